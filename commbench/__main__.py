@@ -1,0 +1,5 @@
+"""`python -m commbench` is the `commbench` command."""
+
+from commbench.cli import main
+
+main()

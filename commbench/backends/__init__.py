@@ -1,0 +1,75 @@
+"""The back ends: one row each. Nothing here loads a library; `open_backend` does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from commbench.backends import emulated, mpi, torch_dist
+from commbench.backends.base import Backend, World
+from commbench.errors import UsageError
+from commbench.spec import Capabilities, Sweep
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """A back end as far as it is known without its library.
+
+    Attributes:
+        summary: one line for `--help` and `doctor`.
+        capabilities: what it can do.
+        modules: what must be importable.
+        install: the extra that brings it, None when it is always there.
+        control: what carries the control plane beside it: "mpi", "gloo" or "sockets".
+        virtual: nothing runs, so no memory is needed and the cores' state does not matter.
+    """
+
+    summary: str
+    capabilities: Capabilities
+    modules: tuple[str, ...]
+    install: str | None
+    control: str
+    virtual: bool = False
+
+
+BACKENDS: dict[str, About] = {
+    "mpi": About("MPI through mpi4py, host memory", mpi.CAPABILITIES, ("mpi4py",), "mpich", "mpi"),
+    "gloo": About("Gloo through torch.distributed, TCP", torch_dist.CAPABILITIES, ("torch",), "torch", "gloo"),
+    "emulated": About("durations from --emulate, nothing travels", emulated.CAPABILITIES, (), None, "sockets", True),
+}
+
+
+def about(name: str) -> About:
+    """The row of back end `name`.
+
+    Raises:
+        UsageError: there is none of that name.
+    """
+    if name not in BACKENDS:
+        raise UsageError(f"--backend: unknown back end {name!r}", f"one of: auto, {', '.join(BACKENDS)}")
+    return BACKENDS[name]
+
+
+def open_backend(sweep: Sweep, world: World, run: int, cache_bytes: int) -> Backend:
+    """Load the library and connect all ranks.
+
+    Args:
+        sweep: names the back end and its options.
+        world: this rank.
+        run: the replicate, part of the emulated back end's seed.
+        cache_bytes: last-level cache, for rotated buffers.
+
+    Raises:
+        UnavailableError: the library is missing or unusable.
+        LaunchError: the ranks did not meet.
+    """
+    match sweep.backend:
+        case "mpi":
+            opened = mpi.MpiBackend(world, sweep.thread_level, sweep.loop)
+            opened.cache_bytes = cache_bytes
+            return opened
+        case "gloo":
+            gloo = torch_dist.GlooBackend(world, sweep.init_timeout)
+            gloo.cache_bytes = cache_bytes
+            return gloo
+        case _:
+            return emulated.EmulatedBackend(world, sweep.emulate, sweep.seed * 1000 + run)

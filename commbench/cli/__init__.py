@@ -1,0 +1,119 @@
+"""The commands, and the one place that turns an error into text and an exit code.
+
+0  fine, gate passed            3  the gate found a regression, and nothing else
+1  could not do it              4  cannot tell
+2  usage                      130  interrupted
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from io import TextIOWrapper
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from commbench import __version__
+from commbench.cli import doctor, fit, plot, show, sweep
+from commbench.errors import CommbenchError, StoppedError, UsageError
+from commbench.report.console import console
+from commbench.report.text import clean
+
+app = typer.Typer(
+    name="commbench",
+    help="Measure collective communication, fit alpha + D/B, and judge the curves.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+for command, panel in (
+    (sweep.sweep, "Measure"),
+    (doctor.doctor, "Measure"),
+    (show.show, "Explain"),
+    (fit.fit, "Explain"),
+    (plot.plot, "Explain"),
+):
+    app.command(rich_help_panel=panel)(command)
+
+# The root of Typer's own usage errors. Typer exports a leaf only, and since 0.26 brings its own Click along.
+_WrongUsage: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"commbench {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _commbench(
+    context: typer.Context,
+    version: Annotated[  # noqa: ARG001 - its callback does it
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; what went wrong is one line and a hint on stderr.
+
+    Returns:
+        The exit code. An error that nobody foresaw is a bug and comes through as it is.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without ± gets a question mark, not a traceback
+    try:
+        code = app(args=list(arguments), prog_name="commbench", standalone_mode=False)
+        sys.stdout.flush()
+    except CommbenchError as error:
+        _explain(error)
+        return error.stop_code if isinstance(error, StoppedError) else error.exit_code
+    except _WrongUsage as error:
+        _explain(_usage_error(error))
+        return UsageError.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return StoppedError("").stop_code
+    except BrokenPipeError:
+        # The reader went away, as `head` does. What Python still wants to flush goes nowhere. Not 0: a verdict
+        # that nobody got must not look like one that passed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return CommbenchError.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def _usage_error(error: Exception) -> UsageError:
+    """Typer's error in our form."""
+    say = getattr(error, "format_message", error.__str__)
+    context = getattr(error, "ctx", None)
+    return UsageError(say(), f"{context.command_path if context else 'commbench'} --help")
+
+
+def _explain(error: CommbenchError) -> None:
+    if isinstance(error, UsageError) and not _speaks():
+        return  # every rank of an mpirun finds the same mistake
+    to = console(stderr=True)
+    to.print(Text.assemble(("error: ", "bold red"), clean(error.message, 1000)), soft_wrap=True)
+    if error.hint:
+        to.print(Text.assemble(("hint: ", "bold"), clean(error.hint, 1000)), soft_wrap=True)
+
+
+def _speaks() -> bool:
+    """Whether this process may speak for all: it is no rank, or the lowest one."""
+    from commbench.measure.ranks import speaks  # noqa: PLC0415 - only a mistake needs it
+
+    return speaks()
+
+
+__all__ = ["app", "main", "run"]

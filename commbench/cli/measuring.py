@@ -1,0 +1,161 @@
+"""What `sweep` does between the command line and the ranks: plan, file, view, launch, and show what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from commbench.analyze.datasets import curves_of, datasets
+from commbench.analyze.fit import fit_curves
+from commbench.backends import about
+from commbench.backends.base import World
+from commbench.cli.reading import print_json, warn
+from commbench.errors import CommbenchError, UsageError
+from commbench.jobs.as_rank import measure_as_rank, refuse_many_launches
+from commbench.jobs.plan import Plan, default_output, expectation, plan, plan_as_rank
+from commbench.jobs.resume import Progress, progress_of
+from commbench.jobs.runs import Desk, Parent, this_command
+from commbench.measure.ranks import from_environment
+from commbench.records import Results, Writer, load
+from commbench.report.console import console
+from commbench.report.documents import fit_document, show_document
+from commbench.report.live import LogView, TerminalView
+from commbench.report.tables import dataset_views
+from commbench.report.text import clean
+from commbench.spec import Sweep
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where results go and how they are shown."""
+
+    file: Path | None
+    append: Path | None
+    resume: Path | None
+    force: bool
+    as_json: bool
+    plot: bool
+
+    def __post_init__(self) -> None:
+        named = [flag for flag, file in (("--output", self.file), ("--append", self.append), ("--resume", self.resume)) if file]
+        if len(named) > 1:
+            raise UsageError(f"{' and '.join(named)} name two files", "give one of them")
+
+
+def measure(given: Mapping[str, Any], output: Output, launcher: str | None) -> None:
+    """Run the sweep that `given` (fields of Sweep) asks for, as a parent or as a rank of somebody's launcher."""
+    world = None if launcher else from_environment()
+    before = load(output.resume) if output.resume else None
+    asked = _asked(given, before, world)
+    if world is not None:
+        _measure_as_rank(asked, world, output)
+    else:
+        _measure_as_parent(asked, output, launcher, before)
+
+
+def _asked(given: Mapping[str, Any], before: Results | None, world: World | None) -> Sweep:
+    if before is not None:
+        return replace(progress_of(before).sweep, **given)
+    if "ops" not in given:
+        raise UsageError("--op is missing", "commbench sweep --op allreduce, or --op all")
+    defaults: dict[str, Any] = {"backend": "auto", "runs": 1 if world else 3}
+    return Sweep(**(defaults | dict(given)))
+
+
+def _measure_as_parent(asked: Sweep, output: Output, launcher: str | None, before: Results | None) -> None:
+    settled = plan(asked, launcher=launcher)
+    progress = progress_of(before, settled.sweep) if before else None
+    writer, first_run = _open(settled, output)
+    _announce(settled, progress)
+    parent = Parent(settled.sweep, this_command(), launcher=launcher, mpi=settled.mpi, first_run=first_run)
+    to = console(stderr=True)
+    view = TerminalView(settled.sweep.runs, to) if to.is_terminal else LogView(settled.sweep.runs, to)
+    try:
+        with view:
+            parent.measure(Desk(writer, view), progress)
+    except (CommbenchError, KeyboardInterrupt):
+        writer.close()
+        _conclude(writer.path, output)
+        raise
+    writer.close()
+    _conclude(writer.path, output)
+
+
+def _measure_as_rank(asked: Sweep, world: World, output: Output) -> None:
+    if output.resume:
+        raise UsageError("--resume: a rank cannot tell what is missing", "start it once, with --launcher")
+    refuse_many_launches(asked, world, this_command())
+    settled = plan_as_rank(asked, world)
+    if world.rank:
+        code = measure_as_rank(settled.sweep, world, None, run=1, command=this_command(), complain=_complain)
+        raise SystemExit(code)
+    writer, first_run = _open(settled, output)
+    _announce(settled, None)
+    desk = Desk(writer, LogView(1, console(stderr=True)))
+    measure_as_rank(settled.sweep, world, desk, run=first_run, command=this_command(), complain=_complain)
+    writer.close()
+    _conclude(writer.path, output)
+    desk.raise_problems()
+
+
+def _complain(reason: str) -> None:
+    console(stderr=True).print(f"error: {clean(reason, 1000)}", style="bold red", soft_wrap=True)
+
+
+def _open(settled: Plan, output: Output) -> tuple[Writer, int]:
+    """The results file, opened before anything is measured, and the number of the next run in it."""
+    if output.resume:
+        return Writer(output.resume, append=True), 1
+    if output.append:
+        there = output.append.exists() and output.append.stat().st_size > 0
+        last = max((int(run["run"]) for run in load(output.append).runs), default=0) if there else 0
+        return Writer(output.append, append=True), last + 1
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    file = output.file or default_output(settled.sweep, settled.sweep.ranks, stamp)
+    return Writer(file, force=output.force), 1
+
+
+def _announce(settled: Plan, progress: Progress | None) -> None:
+    """On stderr, before the first launch: what, by which back end and why, and for how long at most."""
+    sweep, to = settled.sweep, console(stderr=True)
+    parts = [f"{sweep.backend} on host memory ({settled.why})"]
+    if sweep.ranks is not None:
+        points, _ = sweep.points(sweep.ranks, about(sweep.backend).capabilities)
+        parts += [f"{sweep.ranks} rank{'s' if sweep.ranks > 1 else ''}", expectation(sweep, len(points))]
+        if progress is not None:
+            left = sum(len(progress.missing(points, run)) for run in range(1, sweep.runs + 1))
+            parts.append(f"{left} of {len(points) * sweep.runs} still missing")
+    to.print(": ".join((parts[0], ", ".join(parts[1:]))) if parts[1:] else parts[0], style="dim", soft_wrap=True)
+    for note in settled.notes:
+        warn(note)
+
+
+def _conclude(file: Path, output: Output) -> None:
+    """Tables, fits, plots and file names of what is in the results file; nothing when nothing is."""
+    if not file.exists():
+        return
+    found = datasets([load(file)])
+    curves = curves_of(found)
+    if output.as_json:
+        fits, _ = fit_curves(curves)
+        print_json({"file": str(file), "show": show_document(found), "fit": fit_document(fits)})
+        return
+    out = console()
+    for number, view in enumerate(dataset_views(found)):
+        out.print(*([""] if number else []), view, sep="\n")
+    written = [str(file)]
+    if output.plot and any(point.seconds is not None for curve in curves for point in curve.points):
+        from commbench.report.plots import draw  # noqa: PLC0415 - matplotlib is slow to load, and not for --no-plot
+
+        written += [str(picture) for picture in draw(curves, _beside(file))]
+    out.print(f"files   {', '.join(written)}", soft_wrap=True)
+
+
+def _beside(file: Path) -> Path:
+    """plots/NAME beside a results/ directory, else NAME beside the file: pictures lie where the results do."""
+    folder = file.parent.parent / "plots" if file.parent.name == "results" else file.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / file.stem

@@ -1,0 +1,44 @@
+"""What the reading commands share: their arguments, and the way from files to datasets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from commbench.analyze.datasets import Dataset, datasets
+from commbench.errors import UsageError
+from commbench.records import load
+from commbench.report.console import console
+from commbench.report.text import clean
+
+Files = Annotated[list[Path], typer.Argument(help="Results files that `commbench sweep` wrote.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document, in base units.")]
+AsMarkdown = Annotated[bool, typer.Option("--markdown", help="Markdown, for an issue or a pull request.")]
+
+
+def read(files: list[Path], *, as_json: bool, as_markdown: bool) -> list[Dataset]:
+    """The datasets of the files; what was wrong with a file but did not stop the reading goes to stderr.
+
+    Raises:
+        UsageError: both formats are asked for.
+        ResultsError: a file cannot be read.
+    """
+    if as_json and as_markdown:
+        raise UsageError("--json and --markdown exclude each other", "leave one out")
+    results = [load(file) for file in files]
+    for warning in (text for one in results for text in one.warnings):
+        warn(warning)
+    return datasets(results)
+
+
+def warn(text: str) -> None:
+    """One line on stderr."""
+    console(stderr=True).print(f"warning: {clean(text, 400)}", style="yellow", soft_wrap=True)
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """One JSON document on stdout."""
+    typer.echo(json.dumps(document, indent=2, allow_nan=False))

@@ -1,0 +1,1 @@
+"""What runs on every rank. Start reading at `engine.run_rank`."""

@@ -1,0 +1,421 @@
+"""One rank's walk over a sweep. Rank 0 leads: it decides what comes next, tells the others, and emits the lines
+of the results file. The others follow.
+
+The points are walked in passes (each point at least three times), so that a machine that changes state for a
+second does not decide one point's fate, and every point has a number early.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from commbench import __version__
+from commbench.backends import about, open_backend
+from commbench.backends.base import Backend, Calibration, World
+from commbench.backends.buffers import bytes_needed
+from commbench.errors import CommbenchError, MeasurementError, UsageError
+from commbench.measure import machine
+from commbench.measure.control import Control, open_control
+from commbench.measure.handover import Handover
+from commbench.measure.liveness import Doing, Fault, Slot, Watchdog
+from commbench.measure.timing import Timed, TimeLoop, label
+from commbench.records import SCHEMA, Check, Record, Seconds, Status, trace_line
+from commbench.spec import Job, Point
+from commbench.stats import MIN_VISITS, is_precise, oddities, precision_of
+from commbench.units import format_size
+
+Emit = Callable[[Mapping[str, Any]], None]
+
+_LAST_TOO_OFTEN = 0.5
+_SHORTEST_VISIT = 0.01
+_LONGEST_VISIT = 0.3
+
+
+def run_rank(job: Job, world: World, emit: Emit) -> int:
+    """Be one rank of `job`: meet the others, measure, return the exit code.
+
+    `emit` receives the lines of the results file on rank 0, also from the watchdog's thread.
+    """
+    slot = Slot(Doing("starting", allowance=job.sweep.init_timeout))
+    closing = Closing(job, emit)
+    watchdog = Watchdog(world, slot, closing.on_fault, closing.on_beat)
+    watchdog.start()
+    try:
+        control = _meet(job, world, slot, watchdog)
+        # Ranks of somebody's launcher each made up their own; rank 0's counts.
+        job = closing.job = replace(job, **control.broadcast({"run": job.run, "launch": job.launch, "session": job.session}))
+        backend = open_backend(job.sweep, control.world, job.run, machine.last_level_cache_bytes() or 0)
+        engine = Engine(job, backend, control, slot, closing)
+        code = engine.lead() if world.rank == 0 else engine.follow()
+    except CommbenchError as error:
+        watchdog.fail(error.message + (f" ({error.hint})" if error.hint else ""), error.exit_code)
+        raise
+    except Exception as error:
+        watchdog.fail(f"{type(error).__name__}: {error}")
+        raise
+    slot.set("ending", "", job.sweep.timeout)
+    control.barrier()
+    watchdog.close()
+    backend.close()
+    return code
+
+
+class Closing:
+    """What rank 0 still owes the results file when the launch ends before its time."""
+
+    def __init__(self, job: Job, emit: Emit) -> None:
+        self.job, self.emit = job, emit
+        self.engine: Engine | None = None
+
+    def on_beat(self, doing: Doing) -> None:
+        """Once a second, from the watchdog's thread: what rank 0 is at, and how far."""
+        line: dict[str, Any] = {"kind": "now", "phase": doing.phase, "what": doing.what, "allowance": doing.allowance}
+        self.emit(line | (self.engine.progress() if self.engine is not None else {}))
+
+    def on_fault(self, fault: Fault) -> None:
+        """Called from the watchdog's thread, at any moment, once."""
+        if self.engine is not None and self.engine.current is not None and fault.kind != "stopped":
+            status: Status = "hung" if fault.kind == "hung" else "failed"
+            self.emit(self.engine.record(self.engine.current, status=status, reason=fault.message).to_json())
+        self.emit(end_line(self.job, fault))
+
+
+def end_line(job: Job, fault: Fault | None, failed_points: str = "") -> dict[str, Any]:
+    """The line that closes a launch: complete, or with what ended it, or with what failed in it."""
+    status = "interrupted" if fault and fault.kind == "stopped" else "failed" if fault or failed_points else "complete"
+    return {
+        "kind": "end",
+        "run": job.run,
+        "launch": job.launch,
+        "status": status,
+        "fault": fault.kind if fault else "",
+        "reason": fault.message if fault else failed_points,
+        "exit_code": fault.exit_code if fault else 1 if failed_points else 0,
+        "ended": _utc(),
+    }
+
+
+def _utc() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _meet(job: Job, world: World, slot: Slot, watchdog: Watchdog) -> Control:
+    """Open the control plane and the liveness links; every rank then knows its place on its node."""
+    sweep = job.sweep
+    slot.set("meeting the other ranks", "", sweep.init_timeout)
+    kind = about(sweep.backend).control
+    token = job.launch if world.launcher == "parent" else "commbench"
+    control = open_control(kind, world, sweep.thread_level, sweep.init_timeout, token)
+    hosts = control.broadcast(control.gather(socket.gethostname()))
+    mine = [rank for rank, host in enumerate(hosts) if host == hosts[world.rank]]
+    control.world = World(
+        world.rank, world.size, mine.index(world.rank), len(mine), world.launcher, world.address, world.port
+    )
+    where = watchdog.listen(job.launch, one_host=len(set(hosts)) == 1) if world.rank == 0 else None
+    where = control.broadcast(where)
+    if world.rank:
+        watchdog.join(where)
+    slot.set("loading the back end", "", sweep.init_timeout)
+    return control
+
+
+class Engine:
+    """Shared by leader and followers: the points, the time loop, the checks."""
+
+    def __init__(self, job: Job, backend: Backend, control: Control, slot: Slot, closing: Closing) -> None:
+        self.job, self.backend, self.control, self.slot, self.emit = job, backend, control, slot, closing.emit
+        self.clock = backend.calibrate()
+        self.points, self.notes = self._points()
+        self.timed: dict[int, Timed] = {}
+        self.current: Timed | None = None
+        self.loop = TimeLoop(job.sweep, backend, control, slot, self.clock)
+        self.virtual = about(job.sweep.backend).virtual
+        self.handover = None if self.virtual else Handover(control, job.launch)
+        self._refuse_what_does_not_fit()
+        backend.reserve(self.points)
+        self._finished = 0
+        self._begun = backend.now()
+        closing.engine = self
+
+    def _points(self) -> tuple[list[Point], list[str]]:
+        sweep = self.job.sweep
+        points, notes = sweep.points(self.control.world.size, about(sweep.backend).capabilities, self.job.path)
+        return (list(self.job.only), []) if self.job.only is not None else (points, notes)
+
+    def _refuse_what_does_not_fit(self) -> None:
+        if self.virtual or not self.points:
+            return
+        largest = max(self.points, key=bytes_needed)
+        need, there = bytes_needed(largest) * self.control.world.local_size, machine.available_memory_bytes()
+        if there is not None and need > there:
+            raise MeasurementError(
+                f"{label(largest)} needs {format_size(need)} bytes of buffers on this node, {there >> 20}M are available",
+                f"use a smaller --max-bytes than {format_size(largest.bytes)}",
+            )
+
+    # -- followers -----------------------------------------------------------------------------------------
+
+    def follow(self) -> int:
+        """Do what rank 0 says until it says "end"."""
+        self._facts()
+        while True:
+            command = self.control.broadcast()
+            match command["do"]:
+                case "visit":
+                    self._visit(command["point"], 0.0)
+                case "check":
+                    self._check(command["point"])
+                case "finish":
+                    self._slowest(command["point"])
+                case _:
+                    return int(command["exit_code"])
+
+    # -- leader --------------------------------------------------------------------------------------------
+
+    def lead(self) -> int:
+        """Walk all points; returns the exit code of the launch."""
+        self.emit(self._header(self._facts()))
+        for note in self.notes:
+            self.emit({"kind": "note", "text": note})
+        failed = self._walk()
+        code = 1 if failed else 0
+        self.control.broadcast({"do": "end", "exit_code": code})
+        self.emit(end_line(self.job, None, f"{failed} of {len(self.points)} points failed" if failed else ""))
+        return code
+
+    def _walk(self) -> int:
+        active = list(range(len(self.points)))
+        if self.job.run > 1:
+            random.Random(self.job.sweep.seed * 1000 + self.job.run).shuffle(active)  # noqa: S311 - an order
+        failed, number = 0, 0
+        self._begun = self.backend.now()
+        deadline = self._begun + self.job.seconds
+        while active:
+            number += 1
+            left_in_pass = len(active)
+            for index in list(active):
+                seconds = visit_seconds(deadline - self.backend.now(), left_in_pass, number, self.job.sweep.budget)
+                left_in_pass -= 1
+                problem = self._come_by(index, seconds)
+                timed = self.timed[index]
+                stop = self._stop(timed, deadline)
+                if not problem and not stop:
+                    self.emit(self.record(timed, flags=("partial",)).to_json())
+                    continue
+                active.remove(index)
+                self._finished += 1
+                failed += self._close(index, stop, problem)
+        return failed
+
+    def _come_by(self, index: int, seconds: float) -> str:
+        """One visit; before the first one the answer is checked. Returns what was wrong with it, or ""."""
+        if index not in self.timed and self.job.sweep.check:
+            self.control.broadcast({"do": "check", "point": index})
+            if wrong := self._check(index):
+                return wrong
+        self.control.broadcast({"do": "visit", "point": index})
+        self._visit(index, seconds)
+        return ""
+
+    def _stop(self, timed: Timed, deadline: float) -> str:
+        """Why this point is finished, "" if it is not."""
+        sweep = self.job.sweep
+        if sweep.iters is not None:
+            return "iterations" if timed.trace.count >= sweep.iters else ""
+        if is_precise(timed.trace, timed.measured, timed.visits, sweep.precision):
+            return "precision"
+        if timed.measured >= sweep.budget or self.backend.now() >= deadline:
+            return "budget"
+        return ""
+
+    def _close(self, index: int, stop: str, problem: str) -> int:
+        """Check once more and write the record; returns 1 if the point failed."""
+        timed = self.timed[index]
+        if not problem and self.job.sweep.check:
+            self.control.broadcast({"do": "check", "point": index})
+            problem = self._check(index)
+        self.control.broadcast({"do": "finish", "point": index})
+        slowest = self._slowest(index)
+        check: Check = "wrong" if problem else "ok" if self.job.sweep.check else "skipped"
+        record = self.record(
+            timed, status="failed" if problem else "ok", reason=problem, check=check, stop=stop, slowest=slowest
+        )
+        self.emit(record.to_json())
+        if timed.trace.count:
+            self.emit(trace_line(timed.point, self.job.run, timed.trace.stride, timed.trace.values))
+        self.current = None
+        return 1 if problem else 0
+
+    # -- on all ranks together -----------------------------------------------------------------------------
+
+    def _prepared(self, index: int) -> Timed:
+        if index not in self.timed:
+            self.timed[index] = Timed(self.points[index], self.backend.prepare(self.points[index]))
+        self.current = self.timed[index]
+        return self.current
+
+    def _visit(self, index: int, seconds: float) -> None:
+        timed = self._prepared(index)
+        self.slot.set("probing the cores for", label(timed.point), self.job.sweep.timeout)
+        state = self.handover.probe() if self.handover else None
+        if state is not None:
+            timed.states.append(state)
+        self.loop.visit(timed, seconds)
+
+    def _check(self, index: int) -> str:
+        """What is wrong with the answer, by the lowest rank that found something; "" if all is right."""
+        timed, world = self._prepared(index), self.control.world
+        self.slot.set("checking", label(timed.point), max(self.job.sweep.timeout, 20 * timed.lap))
+        timed.call.refill()
+        timed.call.once()
+        mismatch = timed.call.check()
+        worst = self.control.maximum(np.array([world.size - world.rank if mismatch else 0.0]))[0]
+        if not worst:
+            return ""
+        return str(self.control.broadcast(str(mismatch), root=world.size - int(worst)))
+
+    def _slowest(self, index: int) -> tuple[int, float] | None:
+        """(rank that was alone last most often, its share of the samples)."""
+        timed, world = self.timed[index], self.control.world
+        coded = float(timed.last) * world.size + world.rank
+        most = int(self.control.maximum(np.array([coded]))[0])
+        if world.size == 1 or timed.point.op == "p2p" or not timed.trace.count:
+            return None
+        return most % world.size, most // world.size / timed.trace.count
+
+    def _facts(self) -> dict[str, Any]:
+        """Everything about ranks and nodes, on rank 0; {} elsewhere."""
+        world = self.control.world
+        mine = {"host": socket.gethostname(), **machine.process_facts()}
+        ranks = self.control.gather(mine)
+        nodes = self.control.gather(machine.node_facts() if world.local_rank == 0 else None)
+        return {} if ranks is None or nodes is None else {"placement": ranks, "nodes": [n for n in nodes if n]}
+
+    # -- lines ---------------------------------------------------------------------------------------------
+
+    def _header(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        job, libraries = self.job, self.backend.libraries()
+        hosts = [rank["host"] for rank in facts["placement"]]
+        key = {
+            "backend": job.sweep.backend,
+            "ranks": len(hosts),
+            "ranks_per_node": [hosts.count(host) for host in dict.fromkeys(hosts)],
+            **{name: libraries[name] for name in ("mpi", "mpi_thread_level", "torch", "emulated") if name in libraries},
+            **machine.key_facts(facts["nodes"][0]),
+        }
+        if wrong := [name for name, value in job.expect.items() if key.get(name) != value]:
+            first = wrong[0]
+            raise UsageError(
+                f"--resume: the file was measured with {first} = {job.expect[first]!r}, this is {key.get(first)!r}",
+                "resume on the same machine with the same libraries, or write a new file with --output",
+            )
+        return {
+            "kind": "run",
+            "schema": SCHEMA,
+            "commbench": __version__,
+            "run": job.run,
+            "launch": job.launch,
+            "launches": job.launches,
+            "session": job.session,
+            "pair": None,
+            "started": _utc(),
+            "command": list(job.command),
+            "backend": job.sweep.backend,
+            "path": job.path,
+            "ranks": len(hosts),
+            "launcher": self.control.world.launcher,
+            "libraries": libraries,
+            "key": key,
+            "calibration": asdict(self.clock),
+            "sweep": asdict(job.sweep),
+            "points": len(self.points),
+            "environment": machine.environment_facts(),
+            **facts,
+        }
+
+    def record(
+        self,
+        timed: Timed,
+        *,
+        status: Status = "ok",
+        reason: str = "",
+        check: Check = "skipped",
+        stop: str = "",
+        flags: tuple[str, ...] = (),
+        slowest: tuple[int, float] | None = None,
+    ) -> Record:
+        """The record of a point as it stands."""
+        states = [str(state["state"]) for state in timed.states]
+        found = list(oddities(timed.trace, self.clock.step, self.clock.overhead)) if timed.trace.count else []
+        if slowest and self.control.world.size > 2 and slowest[1] > _LAST_TOO_OFTEN:  # noqa: PLR2004 - of two, one is last
+            found.append("one_rank_last")
+        if len(set(states)) > 1:
+            found.append("state_changed")
+        if self.job.launches > 1:
+            found.append("resumed")
+        how = dict(timed.call.how) | {"visits": timed.visits, "depth": timed.depth or 1, "seconds": timed.measured}
+        return Record(
+            point=timed.point,
+            run=self.job.run,
+            launch=self.job.launch,
+            status=status,
+            reason=reason,
+            samples=timed.trace.count,
+            seconds=_seconds(timed, self.clock) if timed.trace.count else None,
+            slowest=slowest,
+            states=tuple(timed.states),
+            check=check,
+            stop=stop,
+            flags=(*found, *flags),
+            how=how,
+            histogram=timed.histogram.to_json() if timed.trace.count and "partial" not in flags else None,
+        )
+
+    def progress(self) -> dict[str, Any]:
+        """How far the walk is, for whoever watches."""
+        timed = self.current
+        median = float(np.median(timed.trace.values)) if timed is not None and timed.trace.count else None
+        return {
+            "point": timed.point.key() if timed is not None else None,
+            "median": median,
+            "finished": self._finished,
+            "points": len(self.points),
+            "elapsed": self.backend.now() - self._begun,
+            "seconds": self.job.seconds,
+        }
+
+
+def visit_seconds(left: float, points_left: int, number: int, budget: float) -> float:
+    """How long to stay at the next point.
+
+    The first three passes share out what is left so that all three fit; later ones only come back to points
+    that are not precise yet. Every visit takes at least 10 ms, whatever the budget says: a point without a
+    number is worth nothing.
+
+    Args:
+        left: seconds until the deadline.
+        points_left: visits still to make in this pass.
+        number: of this pass, from 1.
+        budget: seconds that one point may have in all.
+    """
+    passes_left = max(MIN_VISITS - number, 0)
+    share = left / (points_left + passes_left * points_left) if points_left else left
+    return min(max(share, _SHORTEST_VISIT), _LONGEST_VISIT, budget / MIN_VISITS)
+
+
+def _seconds(timed: Timed, clock: Calibration) -> Seconds:
+    values = timed.trace.values
+    known = precision_of(values)
+    low, high = known.interval(clock.step)
+    p5, p25, p75, p95, p99 = (float(q) for q in np.quantile(values, (0.05, 0.25, 0.75, 0.95, 0.99)))
+    return Seconds(
+        median=known.median, low=low, high=high, p5=p5, p25=p25, p75=p75, p95=p95, p99=p99,
+        min=timed.trace.minimum, max=timed.trace.maximum,
+    )  # fmt: skip

@@ -1,0 +1,200 @@
+"""The time loop around a back end's chunks: warm-up, chunk size, reduction over ranks, who was last.
+
+Every rank runs the same visit; rank 0 decides how it goes on and tells the others, so that all stay in step
+whatever their clocks and processors say.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from commbench.backends.base import LEAD_IN, LONG_CALL, Backend, Calibration, Call
+from commbench.measure.control import Control
+from commbench.measure.liveness import Slot
+from commbench.spec import Point, Sweep
+from commbench.stats import LogHistogram, Samples, Trace
+from commbench.units import format_size
+
+_CHUNK_SECONDS = 1e-3
+_FEWEST, _MOST = 20, 256
+_LONG_LAP = 1e-3
+_WARM_SECONDS = 5e-3
+_WARM_CALLS = 10
+_DEEPEST = 64
+_EXPECTED_TIMES = 20
+
+
+@dataclass(slots=True)
+class Timed:
+    """A point while it is measured. `trace`, `histogram`, `states`, `measured` are filled on rank 0 alone.
+
+    Attributes:
+        call: the collective with its buffers.
+        depth: calls back to back in a sample of mode "pipe"; 0 until it is known.
+        lap: seconds one sample takes with everything around it, the last estimate.
+        last: how often this rank alone was the last one.
+        measured: seconds spent in recorded chunks.
+        visits: how often the sweep came by.
+    """
+
+    point: Point
+    call: Call
+    depth: int = 0
+    lap: float = 0.0
+    last: int = 0
+    measured: float = 0.0
+    visits: int = 0
+    trace: Trace = field(default_factory=Trace)
+    histogram: LogHistogram = field(default_factory=LogHistogram)
+    states: list[dict[str, Any]] = field(default_factory=list)
+
+
+def label(point: Point) -> str:
+    """ "allreduce 64K" for messages; with the mode where it is not the usual one."""
+    return f"{point.op} {format_size(point.bytes)}" + ("" if point.mode == "sync" else f" ({point.mode})")
+
+
+class TimeLoop:
+    """Visits points. One per rank; the same methods are called on all ranks together."""
+
+    def __init__(self, sweep: Sweep, backend: Backend, control: Control, slot: Slot, clock: Calibration) -> None:
+        self._sweep, self._backend, self._control, self._slot, self._clock = sweep, backend, control, slot, clock
+        self._leads = control.world.rank == 0
+
+    def visit(self, timed: Timed, seconds: float) -> None:
+        """Measure `timed` for about `seconds` (or until it has `iters` samples), on every rank.
+
+        Args:
+            timed: the point; its numbers grow.
+            seconds: decided by rank 0, ignored elsewhere.
+        """
+        with _quiet_interpreter():
+            timed.call.settle()
+            self._warm_up(timed, seconds)
+            start = self._backend.now()
+            size, lead = self._decide(timed, seconds, start, first=True)
+            while size:
+                self._chunk(timed, size, lead)
+                size, lead = self._decide(timed, seconds, start, first=False)
+            timed.visits += 1
+
+    def _decide(self, timed: Timed, seconds: float, start: float, *, first: bool) -> tuple[int, int]:
+        """(samples of the next chunk, lead-in calls before them); no samples: leave. Rank 0's word."""
+        size = 0
+        if self._leads:
+            left = seconds - (self._backend.now() - start)
+            size = chunk_size(timed.lap, left, first=first)
+            if self._sweep.iters is not None:
+                size = min(max(size, _FEWEST), _MOST, self._sweep.iters - timed.trace.count)
+        size, lead = self._control.broadcast([size, LEAD_IN if timed.lap < LONG_CALL else 1])
+        return int(size), int(lead)
+
+    def _chunk(self, timed: Timed, size: int, lead: int) -> None:
+        start = self._backend.now()
+        out = self._run(timed, size, lead)
+        slowest = self._control.maximum(out)
+        timed.last += self._times_last(out, slowest)
+        if self._leads:
+            spent = self._backend.now() - start
+            timed.measured += spent
+            timed.lap = spent / size
+            timed.trace.extend(slowest)
+            timed.histogram.extend(slowest)
+
+    def _run(self, timed: Timed, size: int, lead: int) -> Samples:
+        self._slot.set("timing", label(timed.point), self._allowance(timed, size))
+        out = np.empty(size)
+        if timed.point.mode == "pipe" and timed.depth:
+            timed.call.pipe(timed.depth, out, lead)
+        else:
+            timed.call.sync(out, lead)
+        self._slot.set("waiting for the others after", label(timed.point), self._allowance(timed, size))
+        return out
+
+    def _allowance(self, timed: Timed, size: int) -> float:
+        return max(self._sweep.timeout, _EXPECTED_TIMES * timed.lap * size)
+
+    def _warm_up(self, timed: Timed, seconds: float) -> None:
+        """Ten calls and 5 ms the first time (or `-w`), fewer of calls that would eat the visit; a lead-in later.
+
+        MPICH changes its algorithm after five collectives on a communicator, and NCCL connects lazily.
+        """
+        done, spent, calls = 0, 0.0, self._more_warm_up(timed, seconds, 0, 0.0)
+        while calls:
+            start = self._backend.now()
+            self._control.maximum(self._run(timed, calls, 0))
+            spent += self._backend.now() - start
+            done += calls
+            calls = self._more_warm_up(timed, seconds, done, spent)
+        if self._leads and done:
+            timed.lap = max(spent / done, timed.lap / 2)
+        if timed.point.mode == "pipe" and not timed.depth:
+            timed.depth = int(self._control.broadcast(pipe_depth(timed.lap)))
+            timed.lap *= timed.depth
+
+    def _more_warm_up(self, timed: Timed, seconds: float, done: int, spent: float) -> int:
+        """Calls of the next warm-up chunk, 0 when warm: rank 0's word."""
+        asked = self._sweep.warmup_iters
+        if timed.visits:
+            calls = LEAD_IN if done == 0 and timed.lap < LONG_CALL else 0
+        elif asked is not None:
+            calls = min(asked - done, _MOST)
+        elif done == 0:
+            calls = 1
+        else:
+            lap = max(spent / done, 1e-9)
+            wanted = max(_WARM_CALLS, math.ceil(_WARM_SECONDS / lap))
+            calls = min(max(min(wanted, int(seconds / 2 / lap)) - done, 0), _MOST)
+        return int(self._control.broadcast(calls))
+
+    def _times_last(self, own: Samples, slowest: Samples) -> int:
+        """In how many samples this rank alone was last, within one clock step; ties count for nobody."""
+        world = self._control.world
+        if world.size == 1:
+            return 0
+        late = own >= slowest - self._clock.step
+        ends = np.concatenate([late * (world.rank + 1.0), late * float(world.size - world.rank)])
+        highest, lowest = np.split(self._control.maximum(ends), 2)
+        alone = late & (highest == world.rank + 1) & (lowest == world.size - world.rank)
+        return int(alone.sum())
+
+
+def chunk_size(lap: float, left: float, *, first: bool) -> int:
+    """Samples of the next chunk: 1 ms at least and 20 to 256 of them, or what fits; 0 when the visit is over.
+
+    Args:
+        lap: seconds a sample takes.
+        left: seconds left of the visit.
+        first: no chunk yet in this visit; one sample is taken however long it is.
+    """
+    size = min(max(math.ceil(_CHUNK_SECONDS / max(lap, 1e-9)), _FEWEST), _MOST)
+    fits = int(left / max(lap, 1e-9))
+    if first:
+        return min(size, max(fits, 1))
+    # A rest that holds less than the smallest chunk is worth a chunk only where samples are long.
+    return size if fits >= size else fits if lap > _LONG_LAP else 0
+
+
+def pipe_depth(lap: float) -> int:
+    """Calls back to back in one sample: 1 ms of them, 1 to 64."""
+    return min(max(math.ceil(_CHUNK_SECONDS / max(lap, 1e-9)), 1), _DEEPEST)
+
+
+@contextmanager
+def _quiet_interpreter() -> Iterator[None]:
+    """No garbage collection while something is timed."""
+    enabled = gc.isenabled()
+    gc.collect(0)
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()

@@ -1,0 +1,1 @@
+"""Plain data to text and pictures. Nothing here measures, decides or exits."""

@@ -1,0 +1,284 @@
+"""Curves as pictures: time and bus bandwidth over size, with intervals and the fitted line.
+
+matplotlib is imported inside functions: tables start without it. Figures are made without pyplot, so no
+global state, no display, and the same input gives the same bytes, whatever the user's matplotlibrc says.
+Colours are Okabe and Ito's, told apart by marker shape too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from commbench.analyze.fit import CurveFit, fit_curve
+from commbench.analyze.summary import Curve, PointSummary
+from commbench.errors import CannotTellError, ResultsError
+from commbench.report.tables import interval_words
+from commbench.report.text import SEPARATOR, clean, common_settings, common_words, labels
+from commbench.units import format_rate, format_seconds, format_size, format_size_about
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMATS = ("png", "svg")
+MAX_CURVES = 8  # more in one picture cannot be followed: one picture an operation then
+
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+_MOST_NAMES = 4
+_LEGEND_WIDTH = 170  # characters across the figure
+_END_OF_LATIN = "\N{LATIN SMALL LETTER B WITH STROKE}"
+_GREY, _FAINT = "#5A5A5A", "#DDDDDD"
+_STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 9.5,
+    "axes.titlesize": 10,
+    "axes.edgecolor": _GREY,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": _FAINT,
+    "grid.linewidth": 0.6,
+    "xtick.color": _GREY,
+    "ytick.color": _GREY,
+    "figure.constrained_layout.w_pad": 0.1,
+    "figure.constrained_layout.h_pad": 0.1,
+    "figure.constrained_layout.wspace": 0.04,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "text.parse_math": False,  # a dollar in a host name is no formula
+    "svg.fonttype": "none",  # text stays text: searchable, and small
+    "svg.hashsalt": "commbench",
+}
+
+
+def draw(curves: Sequence[Curve], stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
+    """Draw the curves into `stem`.png and .svg; one picture an operation where there are too many for one.
+
+    Returns:
+        The files written; what was there is replaced.
+
+    Raises:
+        CannotTellError: no curve has a point with a time.
+        ResultsError: a file cannot be written.
+    """
+    timed = [curve for curve in curves if _drawable(curve)]
+    if not timed:
+        raise CannotTellError("nothing to draw: no size has a time", "`commbench show` says what went wrong")
+    if len(timed) <= MAX_CURVES:
+        return _draw_one(timed, stem, formats)
+    operation = attrgetter("key.op")
+    by_operation = groupby(sorted(timed, key=operation), key=operation)
+    written = [_draw_one(list(some), stem.with_name(f"{stem.name}-{op}"), formats) for op, some in by_operation]
+    return [path for paths in written for path in paths]
+
+
+def _draw_one(curves: Sequence[Curve], stem: Path, formats: Sequence[str]) -> list[Path]:
+    with _our_style():
+        return _save(_figure(curves), stem, formats)
+
+
+def _figure(curves: Sequence[Curve]) -> Figure:
+    """Two panels over size: time, log-log, and bus bandwidth from 0."""
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(11, 5), layout="constrained")
+    times, rates = figure.subplots(1, 2)
+    for number, (curve, label) in enumerate(zip(curves, labels(curves), strict=True)):
+        _draw_curve(times, rates, curve, number, label, alone=len(curves) == 1)
+    timed = [point for curve in curves for point in _drawable(curve)]
+    for axes in (times, rates):
+        _size_axis(axes, [point.point.bytes for point in timed])
+    _time_axis(times, [_time(point)[0] for point in timed])
+    _rate_axis(rates, [_rate(point)[0] for point in timed])
+    handles, texts = times.get_legend_handles_labels()
+    columns = max(1, min(4, _LEGEND_WIDTH // (max(map(len, texts), default=1) + 6)))
+    figure.legend(
+        handles,
+        texts,
+        loc="outside upper left",
+        ncols=columns,
+        handlelength=1.5,
+        title=_printable(_headline(curves)),
+        title_fontproperties={"size": 11.5, "weight": "bold"},
+        alignment="left",
+    )
+    figure.supxlabel(_printable(_small_print(curves)), x=0.01, ha="left", fontsize=7.5, color=_GREY)
+    return figure
+
+
+def _draw_curve(times: Axes, rates: Axes, curve: Curve, number: int, label: str, *, alone: bool) -> None:
+    again, position = divmod(number, len(_COLOURS))
+    colour, marker = _COLOURS[position], _MARKERS[(position + again) % len(_MARKERS)]
+    try:
+        fitted: CurveFit | None = fit_curve(curve)
+    except CannotTellError:
+        fitted = None
+    timed = _drawable(curve)
+    for axes, quantity in ((times, _time), (rates, _rate)):
+        for sound in (True, False):
+            some = [point for point in timed if point.is_sound is sound]
+            values, below, above = np.array([quantity(point) for point in some]).reshape(-1, 3).T
+            axes.errorbar(
+                [point.point.bytes for point in some],
+                values,
+                (values - below, above - values),
+                fmt=marker,
+                color=colour,
+                markersize=4.5,
+                markerfacecolor=colour if sound else "white",
+                markeredgewidth=0.9,
+                elinewidth=1,
+                capsize=2,
+                label=_printable(_legend(label, fitted)) if sound or not any(p.is_sound for p in timed) else None,
+                zorder=3,
+            )
+    if fitted is not None:
+        _draw_fit(times, rates, fitted, colour, alone=alone)
+
+
+def _draw_fit(times: Axes, rates: Axes, fitted: CurveFit, colour: str, *, alone: bool) -> None:
+    sizes = np.geomspace(fitted.segments[0].from_bytes, fitted.segments[-1].to_bytes, 256)
+    seconds = np.array([fitted.seconds(size) for size in sizes.tolist()])
+    times.plot(sizes, 1e6 * seconds, color=colour, linewidth=1.2, alpha=0.75, zorder=2)
+    rates.plot(
+        sizes, fitted.curve.key.bus_factor * sizes / seconds / 1e9, color=colour, linewidth=1.2, alpha=0.75, zorder=2
+    )
+    half = fitted.n_half.value
+    if half is None:
+        return
+    if not alone:  # a line through each panel for every curve would be a fence
+        at_half = fitted.seconds(half)
+        for axes, value in ((times, 1e6 * at_half), (rates, fitted.curve.key.bus_factor * half / at_half / 1e9)):
+            axes.plot(half, value, marker="|", markersize=13, markeredgewidth=1.6, color=colour, zorder=4)
+        return
+    for axes in (times, rates):
+        axes.axvline(half, color=_GREY, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
+        axes.annotate(
+            f"n½ = {format_size_about(half)}",
+            (half, 0),  # right of n½ both curves are high up
+            xycoords=("data", "axes fraction"),
+            xytext=(4, 4),
+            textcoords="offset points",
+            fontsize=8.5,
+            color=_GREY,
+        )
+
+
+def _drawable(curve: Curve) -> list[PointSummary]:
+    return [point for point in curve.points if point.seconds and point.seconds.median > 0]
+
+
+def _time(point: PointSummary) -> tuple[float, float, float]:
+    """Median and interval in microseconds; an unknown interval has no width."""
+    known = point.seconds
+    assert known is not None
+    low, high = (known.median if bound is None else bound for bound in (known.low, known.high))
+    return 1e6 * known.median, 1e6 * max(low, 1e-3 * known.median), 1e6 * high
+
+
+def _rate(point: PointSummary) -> tuple[float, float, float]:
+    """Bus bandwidth in GB/s with its interval: the slow end of the time is the low end here."""
+    median, high, low = (point.point.bus_factor * point.point.bytes / (1e3 * time) for time in _time(point))
+    return median, low, high
+
+
+def _size_axis(axes: Axes, sizes: Sequence[int]) -> None:
+    from matplotlib.ticker import NullLocator  # noqa: PLC0415
+
+    first, last = math.ceil(math.log2(min(sizes))), math.floor(math.log2(max(sizes)))
+    ticks = [2**power for power in range(first, last + 1, max(1, math.ceil((last - first) / 9)))] or sorted(set(sizes))
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(min(sizes) / 1.4, max(sizes) * 1.4)
+    axes.set_xticks(ticks, [format_size(tick) for tick in ticks])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("size (bytes)")
+
+
+def _time_axis(axes: Axes, medians: Sequence[float]) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter  # noqa: PLC0415
+
+    low, high = min(medians) / 2, max(medians) * 2  # two runs make intervals that would dwarf the curve
+    axes.set_yscale("log", nonpositive="clip")
+    axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 100 * low else (1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.12g}".replace(",", "\N{THIN SPACE}")))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_title("time (us)", loc="left")
+
+
+def _rate_axis(axes: Axes, medians: Sequence[float]) -> None:
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
+
+    axes.set_ylim(0, 1.2 * max(medians))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 2.5, 5, 10]))
+    axes.set_title("bus bandwidth (GB/s)", loc="left")
+
+
+def _legend(label: str, fitted: CurveFit | None) -> str:
+    label = clean(label)
+    if fitted is None:
+        return label or "no fit"
+    alpha, bandwidth = fitted.alpha.value, fitted.bandwidth.value
+    model = ("alpha" if alpha is None else format_seconds(alpha), "B" if bandwidth is None else format_rate(bandwidth))
+    return f"{label or 'T'}{':' if label else ' ='} {' + D / '.join(model)}"
+
+
+def _headline(curves: Sequence[Curve]) -> str:
+    operations = list(dict.fromkeys(curve.key.op for curve in curves))
+    what = ", ".join(map(clean, operations)) if len(operations) <= _MOST_NAMES else f"{len(operations)} operations"
+    if len(operations) == 1:
+        what = " ".join(common_words(curves, ("op", "redop", "root", "variant")))
+    return SEPARATOR.join((what, *common_words(curves, ("backend", "ranks"))))
+
+
+def _small_print(curves: Sequence[Curve]) -> str:
+    how = common_words(curves, ("dtype", "device", "mode", "cache", "in_place", "path"))
+    drawn = [point for curve in curves for point in _drawable(curve)]
+    bars = f"points: median, slowest rank; bars: 95 % interval {interval_words([point.runs for point in drawn])}; "
+    bars += "lines: alpha + D/B, marked at n½ = alpha B"
+    if not all(point.is_sound for point in drawn):
+        bars += "; hollow: failed or wrong, not fitted"
+    return "\n".join(SEPARATOR.join(part) for part in (common_settings(curves), how, [bars]) if part)
+
+
+def _printable(text: str) -> str:
+    """Text that the font has: others would be boxes, with a warning for each."""
+    return "".join(c if c < _END_OF_LATIN or c == "…" else "?" for c in text)
+
+
+@contextmanager
+def _our_style() -> Iterator[None]:
+    from matplotlib import rc_context, style  # noqa: PLC0415
+
+    with style.context("default"), rc_context(_STYLE):
+        yield
+
+
+def _save(figure: Figure, stem: Path, formats: Sequence[str]) -> list[Path]:
+    metadata: dict[str, dict[str, Any]] = {
+        "png": {"Software": "commbench"},
+        "svg": {"Date": None, "Creator": "commbench"},
+    }
+    written = []
+    for kind in formats:
+        path = stem.with_name(f"{stem.name}.{kind}")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path, format=kind, dpi=200, metadata=metadata[kind])
+        except OSError as error:
+            raise ResultsError(
+                f"{path}: cannot be written: {error.strerror}", "choose another with --output"
+            ) from error
+        written.append(path)
+    return written

@@ -1,0 +1,249 @@
+"""Curves and fits as tables for a terminal, a log, or a pipe.
+
+`COLUMNS` and `row_cells` are the one definition of a row; the live table, the plain log of a rank and
+Markdown all use them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from commbench.analyze.datasets import Dataset
+from commbench.analyze.fit import CurveFit, Estimate, fit_curve
+from commbench.analyze.summary import Curve, PointSummary, Problem, problems
+from commbench.errors import CannotTellError
+from commbench.report.text import SEPARATOR, clean, common_words, header_lines, labels
+from commbench.spec import Point
+from commbench.units import (
+    format_gigabytes,
+    format_microseconds,
+    format_percent,
+    format_rate,
+    format_seconds,
+    format_size,
+    format_size_about,
+)
+
+COLUMNS = ("size", "count", "time(us)", "±%", "algbw", "busbw", "p95", "check")
+FIT_COLUMNS = ("curve", "alpha(us)", "B(GB/s)", "bus B", "n_1/2", "fit")
+_WIDTHS = (7, 11, 10, 6, 8, 8, 10, 8)
+_NOTHING = "-"
+_LABEL = 8
+_BAD = ("wrong answer", "hung", "failed")
+
+
+def row_cells(row: PointSummary | Point) -> tuple[str, ...]:
+    """One row, a cell for each of `COLUMNS`; a bare point is one that has not been measured yet.
+
+    "*" after the check marks a point with flags.
+    """
+    if isinstance(row, Point):
+        return (format_size(row.bytes), str(row.bytes // row.itemsize), *[""] * (len(COLUMNS) - 2))
+    known, width = row.seconds, row.half_width
+    return (
+        format_size(row.point.bytes),
+        str(row.point.bytes // row.point.itemsize),
+        _NOTHING if known is None else format_microseconds(known.median),
+        _NOTHING if width is None else format_percent(width).removesuffix("%"),
+        _NOTHING if row.algbw is None else format_gigabytes(row.algbw),
+        _NOTHING if row.busbw is None else format_gigabytes(row.busbw),
+        _NOTHING if known is None or known.p95 is None else format_microseconds(known.p95),
+        _verdict(row),
+    )
+
+
+def plain_row(cells: Sequence[str] = COLUMNS) -> str:
+    """Cells in columns of fixed width, for logs that grow line by line; without an argument the column names."""
+    return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True)).rstrip()
+
+
+def curve_table(rows: Iterable[PointSummary | Point]) -> Table:
+    """The rows of one curve."""
+    table = _table()
+    for name in COLUMNS:
+        table.add_column(Text(name), justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row_cells(row)), style=_style(row))
+    return table
+
+
+def curve_view(curve: Curve) -> Group:
+    """All about one curve: header, table, what the columns are, the fit, what is odd."""
+    what, *rest = header_lines(curve)
+    parts: list[RenderableType] = [Text(what, style="bold"), *(Text(line, style="dim") for line in rest)]
+    parts += [curve_table(curve.points), Text(units_line(curve.points), style="dim")]
+    try:
+        parts.append(fit_view(fit_curve(curve)))
+    except CannotTellError as refusal:
+        parts.append(_labelled([f"{'fit':{_LABEL}}none: {refusal.message}"]))
+    return Group(*parts, *problem_view(problems(curve.points)))
+
+
+def fit_view(fitted: CurveFit) -> Table:
+    """`fit_lines` with their texts wrapped under each other."""
+    return _labelled(fit_lines(fitted))
+
+
+def dataset_views(datasets: Iterable[Dataset]) -> list[Group]:
+    """Every curve of some datasets, and what their launches have to say."""
+    views = []
+    for dataset in datasets:
+        views += [curve_view(curve) for curve in dataset.curves]
+        if dataset.notices:
+            views.append(Group(*(Text(clean(notice), style="yellow") for notice in dataset.notices)))
+    return views
+
+
+def interval_words(runs: Sequence[int]) -> str:
+    """What an interval is over, for points or fits with these numbers of runs."""
+    fewest, most = min(runs, default=1), max(runs, default=1)
+    if most == 1:
+        return "within one run"
+    return f"over {most} runs" if fewest == most else f"over {fewest} to {most} runs"
+
+
+def units_line(points: Sequence[PointSummary]) -> str:
+    """What the columns of these points hold, and which interval it is."""
+    over = interval_words([point.runs for point in points if point.runs])
+    star = "; *: odd, see below" if any(point.flags for point in points) else ""
+    return f"time and p95 in us, algbw and busbw in GB/s = 1e9 bytes/s; ±%: 95 % interval {over}{star}"
+
+
+def fit_lines(fitted: CurveFit) -> list[str]:
+    """Alpha, B and n_1/2 with their intervals, how good the fit is, and its notes: a label of 8 and a text each."""
+    size, ratio = fitted.largest_residual
+    bus = f", bus {format_rate(fitted.bus_bandwidth.value)}" if fitted.bus_bandwidth.value is not None else ""
+    return [
+        f"{'alpha':{_LABEL}}{_interval(fitted.alpha, format_seconds)}",
+        f"{'B':{_LABEL}}{_interval(fitted.bandwidth, format_rate)}{bus}",
+        f"{'n_1/2':{_LABEL}}{_interval(fitted.n_half, format_size_about)}",
+        f"{'fit':{_LABEL}}{fitted.quality}, {fitted.points} sizes, intervals 95 % {interval_words([fitted.runs])}",
+        f"{'':{_LABEL}}largest residual {100 * (ratio - 1):+.1f} % at {format_size(size)}",
+        *(f"{'note':{_LABEL}}{clean(note, 400)}" for note in fitted.notes),
+    ]
+
+
+def fit_cells(label: str, fitted: CurveFit) -> tuple[str, ...]:
+    """One curve's fit, a cell for each of `FIT_COLUMNS`."""
+    bus = fitted.bus_bandwidth.value
+    return (
+        label,
+        _half_width(fitted.alpha, format_microseconds),
+        _half_width(fitted.bandwidth, format_gigabytes),
+        _NOTHING if bus is None else format_gigabytes(bus),
+        _NOTHING if fitted.n_half.value is None else format_size_about(fitted.n_half.value),
+        fitted.quality,
+    )
+
+
+def fits_view(fits: Sequence[CurveFit]) -> Group:
+    """One fit in full; of several a table with what they share above and their notes below."""
+    if len(fits) == 1:
+        what, *rest = header_lines(fits[0].curve)
+        return Group(Text(what, style="bold"), *(Text(line, style="dim") for line in rest), fit_view(fits[0]))
+    return Group(
+        Text(SEPARATOR.join(common_words([fitted.curve for fitted in fits])), style="bold"),
+        fits_table(fits),
+        Text(fits_note(fits), style="dim"),
+        *map(Text, labelled_notes(fits)),
+    )
+
+
+def fit_rows(fits: Sequence[CurveFit]) -> list[tuple[str, ...]]:
+    """`fit_cells` of several fits, each under what tells its curve from the others."""
+    names = labels([fitted.curve for fitted in fits])
+    return [fit_cells(name or clean(fitted.curve.key.op), fitted) for name, fitted in zip(names, fits, strict=True)]
+
+
+def labelled_notes(fits: Sequence[CurveFit]) -> list[str]:
+    """All notes of several fits, each under what tells its curve from the others."""
+    names = labels([fitted.curve for fitted in fits])
+    return [f"{name}: {clean(note, 400)}" for name, fitted in zip(names, fits, strict=True) for note in fitted.notes]
+
+
+def fits_table(fits: Sequence[CurveFit]) -> Table:
+    """The fits of several curves, a row each."""
+    table = _table()
+    for name in FIT_COLUMNS:
+        table.add_column(Text(name), justify="left" if name == FIT_COLUMNS[0] else "right", overflow="fold")
+    for cells in fit_rows(fits):
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def fits_note(fits: Iterable[CurveFit]) -> str:
+    """What the columns of `fits_table` hold, and which interval it is."""
+    return (
+        f"B is algorithm bandwidth, bus B = B x bus factor; ±: 95 % interval {interval_words([f.runs for f in fits])}"
+    )
+
+
+def problem_view(found: Sequence[Problem]) -> list[Text]:
+    """The worst problem, and how many sizes have another one; nothing when all is well."""
+    return [
+        Text(line, style="bold red" if found[0].name in _BAD and not number else "yellow")
+        for number, line in enumerate(problem_lines(found))
+    ]
+
+
+def problem_lines(found: Sequence[Problem]) -> list[str]:
+    """`problem_view` as plain lines."""
+    if not found:
+        return []
+    worst, others = found[0], found[1:]
+    where = format_size(worst.sizes[0]) + (f" and {len(worst.sizes) - 1} more" if len(worst.sizes) > 1 else "")
+    what = f"{clean(worst.name)} at {where}" + (f": {clean(worst.text, 400)}" if worst.text else "")
+    also = ", ".join(f"{clean(p.name)} at {len(p.sizes)} size{'s' * (len(p.sizes) > 1)}" for p in others)
+    return [f"worst problem: {what}", *([f"also: {also}"] if others else [])]
+
+
+def _interval(estimate: Estimate, show: Callable[[float], str]) -> str:
+    if estimate.value is not None:
+        if estimate.low is None or estimate.high is None:
+            return show(estimate.value)
+        return f"{show(estimate.value)} [{show(estimate.low)}, {show(estimate.high)}]"
+    return ", ".join(("not identified", *_bounds(estimate, show)))
+
+
+def _half_width(estimate: Estimate, show: Callable[[float], str]) -> str:
+    if estimate.value is None:
+        return ", ".join(_bounds(estimate, show)) or _NOTHING
+    if estimate.low is None or estimate.high is None:
+        return show(estimate.value)
+    return f"{show(estimate.value)} ±{format_percent((estimate.high - estimate.low) / (2 * estimate.value))}"
+
+
+def _bounds(estimate: Estimate, show: Callable[[float], str]) -> list[str]:
+    bounds = ((">=", estimate.lower), ("<=", estimate.upper))
+    return [f"{sign} {show(bound)}" for sign, bound in bounds if bound is not None]
+
+
+def _verdict(row: PointSummary) -> str:
+    verdict = row.status if row.status != "ok" else {"ok": "ok", "skipped": _NOTHING}.get(row.check, "")
+    return ("WRONG" if row.check == "wrong" else verdict) + (" *" if row.flags else "")
+
+
+def _style(row: PointSummary | Point) -> str:
+    if isinstance(row, Point):
+        return "dim"
+    if row.status != "ok" or row.check == "wrong":
+        return "bold red"
+    return "yellow" if row.flags else ""
+
+
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+
+
+def _labelled(lines: Iterable[str]) -> Table:
+    grid = Table.grid()
+    grid.add_column(width=_LABEL, style="bold")
+    grid.add_column()
+    for line in lines:
+        grid.add_row(Text(line[:_LABEL]), Text(line[_LABEL:]))
+    return grid

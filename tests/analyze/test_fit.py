@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import pytest
+
+from commbench.analyze.fit import fit_curve, fit_curves, signs_probability
+from commbench.analyze.summary import Curve
+from commbench.errors import CannotTellError
+
+ALPHA, BANDWIDTH = 5e-6, 1e10  # n_1/2 = 50 kB
+
+
+def test_exact_data_give_alpha_and_b_back(curve_of: Any) -> None:
+    fitted = fit_curve(curve_of(alpha=ALPHA, bandwidth=BANDWIDTH))
+
+    assert fitted.alpha.value == pytest.approx(ALPHA, rel=1e-6)
+    assert fitted.bandwidth.value == pytest.approx(BANDWIDTH, rel=1e-6)
+    assert fitted.n_half.value == pytest.approx(ALPHA * BANDWIDTH, rel=1e-6)
+    assert fitted.bus_bandwidth.value == pytest.approx(1.5 * BANDWIDTH, rel=1e-6)
+    assert (fitted.points, fitted.runs, fitted.interval, fitted.quality) == (24, 1, "within_run", "good")
+
+
+@pytest.mark.parametrize(("alpha", "bandwidth"), [(3e-7, 2e10), (2e-5, 3e11), (1e-3, 1e7), (1e-6, 1e12)])
+def test_any_scale_of_machine_is_fitted(curve_of: Any, alpha: float, bandwidth: float) -> None:
+    fitted = fit_curve(curve_of(alpha=alpha, bandwidth=bandwidth, sizes=[2**i for i in range(34)]))
+
+    assert fitted.alpha.value == pytest.approx(alpha, rel=1e-5)
+    assert fitted.bandwidth.value == pytest.approx(bandwidth, rel=1e-5)
+
+
+def covered(curves: list[Curve], alpha: float = ALPHA, bandwidth: float = BANDWIDTH) -> tuple[float, float]:
+    """Share of curves whose intervals hold the truth, of alpha and of B."""
+    fits = [fit_curve(curve) for curve in curves]
+    return (
+        sum(fitted.alpha.low <= alpha <= fitted.alpha.high for fitted in fits) / len(fits),  # type: ignore[operator]
+        sum(f.bandwidth.low <= bandwidth <= f.bandwidth.high for f in fits) / len(fits),  # type: ignore[operator]
+    )
+
+
+def test_intervals_within_one_run_cover_the_truth_95_times_in_100(curve_of: Any) -> None:
+    """5 % noise, 300 curves: the share of covering intervals is 95 % with a standard error of 1.3 %."""
+    curves = [curve_of(alpha=ALPHA, bandwidth=BANDWIDTH, noise=0.05, seed=seed) for seed in range(300)]
+    fits = [fit_curve(curve) for curve in curves]
+
+    for share in covered(curves):
+        assert 0.92 <= share <= 0.98
+    biases = [
+        math.fsum(math.log(fitted.alpha.value / ALPHA) for fitted in fits) / len(fits),  # type: ignore[operator]
+        math.fsum(math.log(f.bandwidth.value / BANDWIDTH) for f in fits) / len(fits),  # type: ignore[operator]
+    ]
+    assert max(map(abs, biases)) < 0.004
+
+
+def test_intervals_over_runs_cover_the_truth_although_runs_differ(curve_of: Any) -> None:
+    """A factor of 2 % common to a run: only the spread of runs knows of it (within a run: 71 to 85 %)."""
+    curves = [curve_of(runs=3, noise=0.02, run_noise=0.02, seed=seed) for seed in range(200)]
+
+    for share in covered(curves):
+        assert 0.91 <= share <= 0.99
+
+
+def test_the_interval_over_runs_is_students_t_of_the_fits_of_each_run(curve_of: Any, record: Any) -> None:
+    """Exact runs with alpha 4, 5, 6.25 us: logs 0.22314 apart, so 5 us x exp(± 4.3027 x 0.22314 / sqrt 3)."""
+    alphas = (4e-6, 5e-6, 6.25e-6)
+    records = [
+        record(size, alpha + size / 1e10, run)
+        for run, alpha in enumerate(alphas, 1)
+        for size in (8 << i for i in range(24))
+    ]
+
+    fitted = fit_curve(curve_of(records))
+
+    half = 4.302653 * math.log(1.25) / math.sqrt(3)
+    assert (fitted.runs, fitted.interval) == (3, "runs")
+    assert fitted.alpha.value == pytest.approx(5e-6, rel=1e-4)
+    assert fitted.alpha.high == pytest.approx(5e-6 * math.exp(half), rel=1e-3)
+    assert fitted.bandwidth.low == pytest.approx(1e10, rel=1e-4)
+
+
+def test_outliers_do_not_move_the_fit(curve_of: Any, record: Any) -> None:
+    records = [record(8 << i, (ALPHA + (8 << i) / BANDWIDTH) * (10 if i in (3, 20) else 1)) for i in range(24)]
+
+    fitted = fit_curve(curve_of(records))
+
+    assert fitted.alpha.value == pytest.approx(ALPHA, rel=1e-3)
+    assert fitted.bandwidth.value == pytest.approx(BANDWIDTH, rel=1e-3)
+    assert fitted.largest_residual[0] in (64, 8 << 20)
+    assert fitted.largest_residual[1] == pytest.approx(10, rel=1e-3)
+
+
+def test_alpha_is_not_identified_when_the_sweep_starts_above_n_half(curve_of: Any) -> None:
+    fitted = fit_curve(curve_of(sizes=[1 << i for i in range(20, 30)], noise=0.02))
+
+    assert fitted.alpha.value is None
+    assert fitted.alpha.low is None
+    assert fitted.alpha.upper is not None
+    assert ALPHA < fitted.alpha.upper < 1e-4  # below the time of the smallest size, 110 us
+    assert fitted.bandwidth.value == pytest.approx(BANDWIDTH, rel=0.05)
+    assert fitted.n_half.value is None
+    assert any("alpha is not identified" in note for note in fitted.notes)
+
+
+def test_b_is_known_from_below_when_the_sweep_ends_on_the_plateau(curve_of: Any) -> None:
+    fitted = fit_curve(curve_of(sizes=[8 << i for i in range(8)], noise=0.02))
+
+    assert fitted.bandwidth.value is None
+    assert fitted.bandwidth.lower is not None
+    assert 1e8 < fitted.bandwidth.lower < BANDWIDTH  # 1 KiB within 2 % of 5 us is at least some GB/s
+    assert fitted.bus_bandwidth.lower == pytest.approx(1.5 * fitted.bandwidth.lower)
+    assert fitted.alpha.value == pytest.approx(ALPHA, rel=0.05)
+    assert any("B is not identified" in note for note in fitted.notes)
+
+
+def test_one_sided_bounds_hold_19_times_in_20(curve_of: Any) -> None:
+    """200 curves that end below n_1/2; the standard error of the share is 1.5 %."""
+    sizes = [8 << i for i in range(13)]
+    fits = [fit_curve(curve_of(sizes=sizes, noise=0.03, seed=seed)) for seed in range(200)]
+    bounds = [fitted.bandwidth.lower for fitted in fits if fitted.bandwidth.lower is not None]
+
+    assert len(bounds) > 150
+    assert 0.90 <= sum(bound <= BANDWIDTH for bound in bounds) / len(bounds) <= 0.99
+
+
+def test_three_sizes_on_each_side_are_enough(curve_of: Any) -> None:
+    fitted = fit_curve(curve_of(sizes=[1 << 10, 2 << 10, 4 << 10, 1 << 20, 2 << 20, 4 << 20]))
+
+    assert fitted.alpha.value == pytest.approx(ALPHA, rel=1e-4)
+    assert fitted.bandwidth.value == pytest.approx(BANDWIDTH, rel=1e-4)
+    assert not fitted.notes
+
+
+def test_a_sweep_that_ends_below_nine_n_half_says_so(curve_of: Any) -> None:
+    """n_1/2 = 50 kB = 48.8K, nine times of it 439K."""
+    [note] = fit_curve(curve_of(sizes=[8 << i for i in range(16)])).notes
+
+    assert note == "the sweep ends at 256K, below 9 n_1/2 = 439K: B is an extrapolation"
+
+
+def test_a_curve_of_two_lines_is_a_poor_fit(curve_of: Any, record: Any) -> None:
+    """A protocol switch at 256 KiB: 5 us + D/5 GB/s below, 20 us + D/10 GB/s from there."""
+    sizes = [8 << i for i in range(24)]
+    switched = [record(s, 5e-6 + s / 5e9 if s < 1 << 18 else 20e-6 + s / 1e10) for s in sizes]
+
+    fitted = fit_curve(curve_of(switched))
+
+    assert fitted.quality == "poor"
+    assert any("not random" in note for note in fitted.notes)
+
+
+def test_good_curves_are_rarely_called_poor(curve_of: Any) -> None:
+    fits = [fit_curve(curve_of(noise=0.05, seed=seed)) for seed in range(100)]
+
+    assert sum(fitted.quality == "poor" for fitted in fits) <= 4
+
+
+def test_sizes_without_a_right_answer_are_left_out_and_named(curve_of: Any, record: Any) -> None:
+    records = [record(8 << i, ALPHA + (8 << i) / BANDWIDTH, check="wrong" if i == 5 else "ok") for i in range(24)]
+
+    fitted = fit_curve(curve_of(records))
+
+    assert fitted.points == 23
+    assert fitted.notes == ("left out, without a time or a right answer: 256",)
+
+
+def test_a_run_with_few_sizes_is_left_out_of_the_spread(curve_of: Any, record: Any) -> None:
+    records = [record(8 << i, ALPHA + (8 << i) / BANDWIDTH, run) for run in (1, 2) for i in range(24)]
+    records += [record(8, ALPHA, 3)]
+
+    fitted = fit_curve(curve_of(records))
+
+    assert fitted.runs == 2
+    assert "1 of 3 runs left out: fewer than 4 sizes" in fitted.notes
+
+
+@pytest.mark.parametrize(
+    ("mode", "note"),
+    [
+        ("sync", "alpha and B come from half a round trip (mode sync)"),
+        ("pipe", "alpha and B come from a one-way stream with a window (mode pipe)"),
+    ],
+)
+def test_point_to_point_says_which_measurement_it_comes_from(curve_of: Any, mode: str, note: str) -> None:
+    assert note in fit_curve(curve_of(op="p2p", mode=mode, ranks=2)).notes
+
+
+def test_one_rank_is_refused(curve_of: Any) -> None:
+    with pytest.raises(CannotTellError, match="nothing travels") as caught:
+        fit_curve(curve_of(ranks=1))
+
+    assert "--ranks 2" in caught.value.hint
+
+
+def test_fewer_than_four_sizes_are_refused(curve_of: Any) -> None:
+    with pytest.raises(CannotTellError, match="needs 4 sizes, there are 3"):
+        fit_curve(curve_of(sizes=[8, 16, 32]))
+
+
+def test_one_size_measured_often_is_refused(curve_of: Any) -> None:
+    with pytest.raises(CannotTellError, match="needs 4 sizes, there is 1"):
+        fit_curve(curve_of(sizes=[8], runs=5))
+
+
+def test_a_curve_without_any_time_is_refused(curve_of: Any, record: Any) -> None:
+    failed = [record(8 << i, None, status="failed", reason="died", check="skipped") for i in range(8)]
+
+    with pytest.raises(CannotTellError, match="no size has a time"):
+        fit_curve(curve_of(failed))
+
+
+@pytest.mark.parametrize("broken", [0.0, -1e-6, math.nan, math.inf])
+def test_a_time_that_is_none_is_refused_and_named(curve_of: Any, record: Any, broken: float) -> None:
+    records = [record(8 << i, broken if i == 3 else 1e-5) for i in range(8)]
+
+    with pytest.raises(CannotTellError, match="64"):
+        fit_curve(curve_of(records))
+
+
+def test_curves_that_cannot_be_fitted_do_not_stop_the_others(curve_of: Any) -> None:
+    fits, refusals = fit_curves([curve_of(), curve_of(ranks=1), curve_of(op="reduce")])
+
+    assert [fitted.curve.key.op for fitted in fits] == ["allreduce", "reduce"]
+    assert len(refusals) == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nonsense_gives_finite_numbers_or_bounds_and_never_a_crash(curve_of: Any, record: Any, seed: int) -> None:
+    """Times that have nothing to do with size: noise of a factor of e^3 over four or more sizes."""
+    fitted = fit_curve(curve_of(noise=3.0, seed=seed, sizes=[8 << (3 * i) for i in range(4 + seed % 5)]))
+
+    for estimate in (fitted.alpha, fitted.bandwidth, fitted.n_half):
+        values = (estimate.value, estimate.low, estimate.high, estimate.upper, estimate.lower)
+        assert all(value is None or (math.isfinite(value) and value > 0) for value in values)
+
+
+def test_a_fit_takes_milliseconds(curve_of: Any) -> None:
+    curves = [curve_of(runs=3, noise=0.03, seed=seed) for seed in range(10)]
+    fastest = math.inf
+    for curve in curves:
+        begun = time.process_time()
+        fit_curve(curve)
+        fastest = min(fastest, time.process_time() - begun)
+
+    assert fastest < 0.02
+
+
+def test_the_probability_of_few_runs_of_signs_is_exact() -> None:
+    """Five of each sign in two runs: 2 of the 252 orders. Alternating ones are the most there can be: 1."""
+    assert signs_probability([1.0] * 5 + [-1.0] * 5) == pytest.approx(2 / 252)
+    assert signs_probability([1.0, -1.0] * 5) == pytest.approx(1.0)
+    # ++--+ and its like: 2 minus, 3 plus; of C(5,2) = 10 orders 2 have two runs and 3 have three.
+    assert signs_probability([1.0, 1.0, -1.0, -1.0, 1.0]) == pytest.approx(5 / 10)
+
+
+def test_residuals_of_one_sign_or_none_are_no_evidence() -> None:
+    assert signs_probability([1.0] * 9) == 1.0
+    assert signs_probability([1e-16, -1e-16] * 9) == 1.0
+
+
+def test_long_curves_use_the_normal_approximation_close_to_the_exact_value() -> None:
+    """Two runs in 25 + 25 signs cannot be chance; alternating ones are no evidence at all."""
+    assert signs_probability([1.0] * 25 + [-1.0] * 25) < 1e-9
+    assert signs_probability([1.0, -1.0] * 25) == pytest.approx(1.0)

@@ -1,0 +1,108 @@
+"""The keys are a contract with other programs: the expected ones are written out here, from docs/design.md."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from commbench.analyze.datasets import curves_of, datasets
+from commbench.analyze.fit import fit_curve
+from commbench.records import load
+from commbench.report.documents import fit_document, show_document
+
+CURVE_KEYS = {
+    "op", "in_place", "dtype", "redop", "root", "ranks", "backend", "device", "path", "mode", "cache",
+}  # fmt: skip
+POINT_KEYS = CURVE_KEYS | {"bytes"}
+SECONDS = {"median", "low", "high", "p5", "p95", "min", "max"}
+MEASURED = {
+    "seconds", "samples", "algbw_bytes_per_second", "busbw_bytes_per_second", "proven_path", "status", "statistic",
+    "check", "flags",
+}  # fmt: skip
+
+
+def test_show_has_a_record_for_every_run_and_a_point_over_them(records_of: Any) -> None:
+    document = show_document(datasets([load(records_of(sizes=[8, 16], runs=3))]))
+
+    assert set(document) == {"records", "points", "findings"}
+    assert document["findings"] == []
+    assert {frozenset(record) for record in document["records"]} == {frozenset(POINT_KEYS | MEASURED | {"run"})}
+    assert {frozenset(point) for point in document["points"]} == {
+        frozenset(POINT_KEYS | MEASURED | {"runs", "interval"})
+    }
+    assert set(document["records"][0]["seconds"]) == SECONDS == set(document["points"][0]["seconds"])
+    assert [(record["bytes"], record["run"]) for record in document["records"]][:3] == [(8, 1), (16, 1), (8, 2)]
+    assert [(point["bytes"], point["runs"], point["interval"]) for point in document["points"]] == [
+        (8, 3, "runs"),
+        (16, 3, "runs"),
+    ]
+
+
+def test_values_are_in_base_units(records_of: Any, record: Any) -> None:
+    document = show_document(datasets([load(records_of([record(1_000_000, 1e-3)]))]))
+
+    [point] = document["points"]
+    assert point["seconds"]["median"] == 1e-3
+    assert point["algbw_bytes_per_second"] == pytest.approx(1e9)
+    assert point["busbw_bytes_per_second"] == pytest.approx(1.5e9)
+
+
+def test_a_failed_record_has_no_seconds_and_a_reason(records_of: Any, record: Any) -> None:
+    failed = record(8, None, status="failed", reason="rank 1 died", check="skipped")
+
+    [shown] = show_document(datasets([load(records_of([failed]))]))["records"]
+
+    assert shown["seconds"] is None
+    assert shown["algbw_bytes_per_second"] is None
+    assert (shown["status"], shown["reason"]) == ("failed", "rank 1 died")
+
+
+def test_entries_of_different_settings_name_their_files(records_of: Any) -> None:
+    paths = [records_of(name="a.jsonl"), records_of(name="b.jsonl", header={"environment": {"UCX_TLS": "tcp"}})]
+
+    document = show_document(datasets([load(path) for path in paths]))
+
+    assert {tuple(point["files"]) for point in document["points"]} == {(str(path),) for path in paths}
+
+
+def test_fit_gives_estimates_with_intervals(records_of: Any) -> None:
+    document = fit_document(map(fit_curve, curves_of(datasets([load(records_of(runs=3))]))))
+
+    [curve] = document["curves"]
+    assert set(curve) == CURVE_KEYS | {
+        "points", "runs", "alpha_seconds", "bandwidth_bytes_per_second", "bus_bandwidth_bytes_per_second",
+        "n_half_bytes", "segments", "quality", "largest_residual", "notes",
+    }  # fmt: skip
+    assert set(curve["alpha_seconds"]) == {"value", "low", "high"}
+    assert curve["alpha_seconds"]["value"] == pytest.approx(5e-6)
+    assert (curve["points"], curve["runs"], curve["quality"], curve["notes"]) == (24, 3, "good", [])
+    [segment] = curve["segments"]
+    assert set(segment) == {"from_bytes", "to_bytes", "alpha_seconds", "bandwidth_bytes_per_second"}
+    assert (segment["from_bytes"], segment["to_bytes"]) == (8, 64 << 20)
+
+
+def test_what_is_not_identified_is_null_with_a_bound(curve_of: Any) -> None:
+    [curve] = fit_document([fit_curve(curve_of(sizes=[1 << i for i in range(20, 30)], noise=0.02))])["curves"]
+
+    alpha = curve["alpha_seconds"]
+    assert set(alpha) == {"value", "low", "high", "upper"}
+    assert (alpha["value"], alpha["low"], alpha["high"]) == (None, None, None)
+    assert alpha["upper"] > 0
+
+
+def test_bandwidth_that_is_not_identified_has_a_lower_bound_as_well(curve_of: Any) -> None:
+    [curve] = fit_document([fit_curve(curve_of(sizes=[8 << i for i in range(8)], noise=0.02))])["curves"]
+
+    assert set(curve["bandwidth_bytes_per_second"]) == {"value", "low", "high", "upper", "lower"}
+
+
+def test_hostile_text_is_escaped_by_json_itself(records_of: Any) -> None:
+    evil = "\x1b[2J\u202e\ud800"
+    document = show_document(datasets([load(records_of(backend=evil, sizes=[8]))]))
+
+    text = json.dumps(document)
+
+    assert text.isascii()
+    assert "\x1b" not in text

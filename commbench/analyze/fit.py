@@ -36,6 +36,7 @@ MIN_SIZES = 4
 MIN_SIZES_ON_A_SIDE = 3
 _NEARLY_ALL = 9  # bandwidth at D is B D / (D + n_1/2): 90 % at 9 n_1/2
 _POOR = 0.01  # probability of so few runs of signs in a curve that the line fits
+_ROUGH = 0.1  # the median size is farther than this from the line
 _EXACT = 20
 _ROUNDING = 1e-9
 _NEGLIGIBLE = 0.01  # a line within 1 % of every point describes the curve, whatever the signs do
@@ -90,7 +91,7 @@ class CurveFit:
         bus_bandwidth: B x bus factor.
         n_half: n_1/2 in bytes.
         segments: ascending; one for now.
-        quality: "poor" when the residuals are not random: the line summarises the curve badly.
+        quality: "poor" when the residuals are not random, or half of them above 10 %: the line says little then.
         largest_residual: (size, measured time / fitted time) where that is farthest from 1.
         notes: what a reader must know to use the numbers.
     """
@@ -136,7 +137,8 @@ def fit_curve(curve: Curve) -> CurveFit:
 
     residuals = np.log(seconds) - np.log([segment.seconds(size) for size in sizes.tolist()])
     worst = int(np.abs(residuals).argmax())
-    systematic = signs_probability(residuals.tolist()) < _POOR
+    systematic = signs_probability(residuals.tolist()) < _POOR and abs(residuals[worst]) > _NEGLIGIBLE
+    rough = float(np.median(np.abs(residuals))) > _ROUGH
     fitted = CurveFit(
         curve=curve,
         points=len(sizes),
@@ -147,11 +149,11 @@ def fit_curve(curve: Curve) -> CurveFit:
         bus_bandwidth=bandwidth.scaled(curve.key.bus_factor),
         n_half=estimator.value(N_HALF) if both else estimator.bounds(N_HALF, lower=not knows_bandwidth),
         segments=(segment,),
-        quality="poor" if systematic and abs(residuals[worst]) > _NEGLIGIBLE else "good",
+        quality="poor" if systematic or rough else "good",
         largest_residual=(int(sizes[worst]), math.exp(residuals[worst])),
         notes=(),
     )
-    return replace(fitted, notes=tuple(_notes(fitted, n_half)))
+    return replace(fitted, notes=tuple(_notes(fitted, n_half, systematic=systematic, rough=rough)))
 
 
 def fit_curves(curves: Iterable[Curve]) -> tuple[list[CurveFit], list[CannotTellError]]:
@@ -236,7 +238,7 @@ def _likelihood_of(run: dict[int, float]) -> Likelihood:
     return Likelihood(np.array(list(run), dtype=float), np.array(list(run.values())))
 
 
-def _notes(fitted: CurveFit, n_half: float) -> Iterator[str]:
+def _notes(fitted: CurveFit, n_half: float, *, systematic: bool, rough: bool) -> Iterator[str]:
     curve = fitted.curve
     unsound = [point for point in curve.points if not point.is_sound]
     if unsound:
@@ -251,7 +253,9 @@ def _notes(fitted: CurveFit, n_half: float) -> Iterator[str]:
     elif fitted.segments[-1].to_bytes < _NEARLY_ALL * n_half:
         end, wanted = format_size(fitted.segments[-1].to_bytes), format_size_about(_NEARLY_ALL * n_half)
         yield f"the sweep ends at {end}, below 9 n_1/2 = {wanted}: B is an extrapolation"
-    if fitted.quality == "poor":
+    if rough:
+        yield "half of the sizes are more than 10 % off the line: the times do not follow size alone"
+    elif systematic:
         yield "the residuals are not random: one line describes this curve badly, read it size by size"
     if curve.key.op == "p2p":
         way = "half a round trip" if curve.key.mode == "sync" else "a one-way stream with a window"

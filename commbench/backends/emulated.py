@@ -101,7 +101,7 @@ class EmulatedBackend:
     """Ranks that agree on every duration because they share the seed."""
 
     def __init__(self, world: World, text: str, seed: int) -> None:
-        self.rank, self.emulation = world.rank, parse(text)
+        self.rank, self.text, self.emulation = world.rank, text, parse(text)
         self.random = np.random.default_rng(seed)
         self.elapsed = 0.0
 
@@ -112,7 +112,7 @@ class EmulatedBackend:
         return EmulatedCall(self, point)
 
     def libraries(self) -> dict[str, str]:
-        return {"emulated": repr(self.emulation)}
+        return {"emulated": self.text or "alpha=5us,bandwidth=10GB/s"}
 
     def calibrate(self) -> Calibration:
         return Calibration("virtual", 1e-9, 0.0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from io import TextIOWrapper
 from typing import Annotated
 
@@ -85,12 +86,20 @@ def run(arguments: Sequence[str]) -> int:
         return UsageError.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return StoppedError("").stop_code
-    except BrokenPipeError:
-        # The reader went away, as `head` does. What Python still wants to flush goes nowhere. Not 0: a verdict
-        # that nobody got must not look like one that passed.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        # The reader went away, as `head` does, or the disk is full. Not 0: a verdict that nobody got must not
+        # look like one that passed.
+        _give_up_stdout()
+        if not isinstance(error, BrokenPipeError):
+            _explain(CommbenchError(f"{error.filename or 'the output'}: {error.strerror or error}"))
         return CommbenchError.exit_code
     return code if isinstance(code, int) else 0
+
+
+def _give_up_stdout() -> None:
+    """What Python still wants to flush at its end goes nowhere."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _usage_error(error: Exception) -> UsageError:

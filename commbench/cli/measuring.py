@@ -15,6 +15,7 @@ from commbench.backends.base import World
 from commbench.cli.reading import print_json, warn
 from commbench.errors import CommbenchError, UsageError
 from commbench.jobs.as_rank import measure_as_rank, refuse_many_launches
+from commbench.jobs.guard import stand_guard
 from commbench.jobs.plan import Plan, default_output, expectation, plan, plan_as_rank
 from commbench.jobs.resume import Progress, progress_of
 from commbench.jobs.runs import Desk, Parent, this_command
@@ -40,7 +41,11 @@ class Output:
     plot: bool
 
     def __post_init__(self) -> None:
-        named = [flag for flag, file in (("--output", self.file), ("--append", self.append), ("--resume", self.resume)) if file]
+        named = [
+            flag
+            for flag, file in (("--output", self.file), ("--append", self.append), ("--resume", self.resume))
+            if file
+        ]
         if len(named) > 1:
             raise UsageError(f"{' and '.join(named)} name two files", "give one of them")
 
@@ -88,21 +93,23 @@ def _measure_as_rank(asked: Sweep, world: World, output: Output) -> None:
     if output.resume:
         raise UsageError("--resume: a rank cannot tell what is missing", "start it once, with --launcher")
     refuse_many_launches(asked, world, this_command())
+    stand_guard()
     settled = plan_as_rank(asked, world)
     if world.rank:
         code = measure_as_rank(settled.sweep, world, None, run=1, command=this_command(), complain=_complain)
         raise SystemExit(code)
     writer, first_run = _open(settled, output)
     _announce(settled, None)
-    desk = Desk(writer, LogView(1, console(stderr=True)))
+    # Some launchers give their ranks a terminal of their own; a person's is not at its other end.
+    desk = Desk(writer, LogView(1, console(stderr=True, plain=True)))
     measure_as_rank(settled.sweep, world, desk, run=first_run, command=this_command(), complain=_complain)
     writer.close()
-    _conclude(writer.path, output)
+    _conclude(writer.path, output, plain=True)
     desk.raise_problems()
 
 
 def _complain(reason: str) -> None:
-    console(stderr=True).print(f"error: {clean(reason, 1000)}", style="bold red", soft_wrap=True)
+    console(stderr=True, plain=True).print(f"error: {clean(reason, 1000)}", soft_wrap=True)
 
 
 def _open(settled: Plan, output: Output) -> tuple[Writer, int]:
@@ -133,7 +140,7 @@ def _announce(settled: Plan, progress: Progress | None) -> None:
         warn(note)
 
 
-def _conclude(file: Path, output: Output) -> None:
+def _conclude(file: Path, output: Output, *, plain: bool = False) -> None:
     """Tables, fits, plots and file names of what is in the results file; nothing when nothing is."""
     if not file.exists():
         return
@@ -143,7 +150,7 @@ def _conclude(file: Path, output: Output) -> None:
         fits, _ = fit_curves(curves)
         print_json({"file": str(file), "show": show_document(found), "fit": fit_document(fits)})
         return
-    out = console()
+    out = console(plain=plain)
     for number, view in enumerate(dataset_views(found)):
         out.print(*([""] if number else []), view, sep="\n")
     written = [str(file)]

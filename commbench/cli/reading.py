@@ -12,6 +12,7 @@ from commbench.analyze.datasets import Dataset, datasets
 from commbench.errors import UsageError
 from commbench.records import load
 from commbench.report.console import console
+from commbench.report.tables import dataset_views
 from commbench.report.text import clean
 
 Files = Annotated[list[Path], typer.Argument(help="Results files that `commbench sweep` wrote.", show_default=False)]
@@ -37,6 +38,13 @@ def read(files: list[Path], *, as_json: bool, as_markdown: bool) -> list[Dataset
 def warn(text: str) -> None:
     """One line on stderr."""
     console(stderr=True).print(f"warning: {clean(text, 400)}", style="yellow", soft_wrap=True)
+
+
+def print_views(found: list[Dataset]) -> None:
+    """Every curve with its table and fit on stdout, an empty line between them."""
+    out = console()
+    for number, view in enumerate(dataset_views(found)):
+        out.print(*([""] if number else []), view, sep="\n")
 
 
 def print_json(document: dict[str, Any]) -> None:

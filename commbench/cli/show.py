@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from commbench.cli.reading import AsJson, AsMarkdown, Files, print_json, read
-from commbench.report.console import console
+from commbench.cli.reading import AsJson, AsMarkdown, Files, print_json, print_views, read
 from commbench.report.documents import show_document
 from commbench.report.markdown import datasets_markdown
-from commbench.report.tables import dataset_views
 
 
 def show(files: Files, as_json: AsJson = False, as_markdown: AsMarkdown = False) -> None:
@@ -23,5 +21,4 @@ def show(files: Files, as_json: AsJson = False, as_markdown: AsMarkdown = False)
     elif as_markdown:
         typer.echo(datasets_markdown(found))
     else:
-        for number, view in enumerate(dataset_views(found)):
-            console().print(*([""] if number else []), view, sep="\n")
+        print_views(found)

@@ -65,8 +65,12 @@ _BUDGET_HELP = "Measuring time of the whole command, shared out over runs and po
 
 Ops = Annotated[Any, _words(parse_operations, "--op", panel=_WHAT, help=_OP_HELP, metavar="OP,...")]
 Backend = Annotated[str | None, _option("--backend", panel=_WHAT, help=_BACKEND_HELP, metavar="NAME")]
-MinBytes = Annotated[Any, _parsed(parse_size, "--min-bytes", "-b", panel=_SIZES, help="First size (8).", metavar="SIZE")]
-MaxBytes = Annotated[Any, _parsed(parse_size, "--max-bytes", "-e", panel=_SIZES, help="Last size (64M).", metavar="SIZE")]
+MinBytes = Annotated[
+    Any, _parsed(parse_size, "--min-bytes", "-b", panel=_SIZES, help="First size (8).", metavar="SIZE")
+]
+MaxBytes = Annotated[
+    Any, _parsed(parse_size, "--max-bytes", "-e", panel=_SIZES, help="Last size (64M).", metavar="SIZE")
+]
 Factor = Annotated[float | None, _option("--factor", "-f", panel=_SIZES, help="Each size times this (2).", metavar="F")]
 StepBytes = Annotated[
     Any, _parsed(parse_size, "--step-bytes", "-i", panel=_SIZES, help="Instead: each size plus this.", metavar="SIZE")
@@ -77,7 +81,9 @@ Dtype = Annotated[
 Redop = Annotated[
     Any, _words(parse_reduction, "--redop", "-o", panel=_WHAT, help=f"{', '.join(REDUCTIONS)} (sum).", metavar="OP")
 ]
-Root = Annotated[int | None, _option("--root", "-r", panel=_WHAT, help="Root of rooted operations (0).", metavar="RANK")]
+Root = Annotated[
+    int | None, _option("--root", "-r", panel=_WHAT, help="Root of rooted operations (0).", metavar="RANK")
+]
 InPlace = Annotated[str | None, _option("--in-place", panel=_WHAT, help=_IN_PLACE_HELP, metavar="FORM")]
 Imbalance = Annotated[
     float | None,
@@ -114,26 +120,37 @@ Cache = Annotated[
     str | None, _option("--cache", panel=_TIMING, help=f"Buffers: {' or '.join(CACHES)} (hot).", metavar="MODE")
 ]
 Precision = Annotated[
-    Any, _parsed(parse_share, "--precision", panel=_TIMING, help="Stop a size at this half-width (2%).", metavar="SHARE")
+    Any,
+    _parsed(parse_share, "--precision", panel=_TIMING, help="Stop a size at this half-width (2%).", metavar="SHARE"),
 ]
-Budget = Annotated[Any, _parsed(parse_duration, "--budget", panel=_TIMING, help="At most this per size (5s).", metavar="TIME")]
-TotalBudget = Annotated[Any, _parsed(parse_duration, "--total-budget", panel=_TIMING, help=_BUDGET_HELP, metavar="TIME")]
+Budget = Annotated[
+    Any, _parsed(parse_duration, "--budget", panel=_TIMING, help="At most this per size (5s).", metavar="TIME")
+]
+TotalBudget = Annotated[
+    Any, _parsed(parse_duration, "--total-budget", panel=_TIMING, help=_BUDGET_HELP, metavar="TIME")
+]
 Iters = Annotated[
     int | None, _option("--iters", "-n", panel=_TIMING, help="Exactly this many samples instead.", metavar="N")
 ]
 Warmup = Annotated[
-    int | None, _option("--warmup-iters", "-w", panel=_TIMING, help="Calls before the first sample (10 and 5 ms).", metavar="N")
+    int | None,
+    _option("--warmup-iters", "-w", panel=_TIMING, help="Calls before the first sample (10 and 5 ms).", metavar="N"),
 ]
 CheckAnswers = Annotated[
     bool | None,
-    typer.Option("--check/--no-check", "-c", rich_help_panel=_TIMING, help="Check answers before and after.", show_default=False),
+    typer.Option(
+        "--check/--no-check", "-c", rich_help_panel=_TIMING, help="Check answers before and after.", show_default=False
+    ),
 ]
 Seed = Annotated[int | None, _option("--seed", panel=_TIMING, help="Of the order of sizes (1).", metavar="N")]
 Loop = Annotated[
     str | None, _option("--loop", panel=_TIMING, help=f"The timed loop: {', '.join(LOOPS)} (auto).", metavar="LOOP")
 ]
 Timeout = Annotated[
-    Any, _parsed(parse_duration, "--timeout", "-T", panel=_FAULTS, help="A size without progress hangs (60s).", metavar="TIME")
+    Any,
+    _parsed(
+        parse_duration, "--timeout", "-T", panel=_FAULTS, help="A size without progress hangs (60s).", metavar="TIME"
+    ),
 ]
 InitTimeout = Annotated[
     Any, _parsed(parse_duration, "--init-timeout", panel=_FAULTS, help="For all ranks to come (10m).", metavar="TIME")
@@ -151,9 +168,7 @@ Resume = Annotated[
 Force = Annotated[bool, _option("--force", panel=_OUTPUT, help="Overwrite an existing file.", metavar="")]
 AsJson = Annotated[bool, _option("--json", panel=_OUTPUT, help="One JSON document instead of tables.", metavar="")]
 NoPlot = Annotated[bool, _option("--no-plot", panel=_OUTPUT, help="Draw nothing.", metavar="")]
-Quick = Annotated[
-    bool, _option("--quick", panel=_TIMING, help="One run, 10 s, ±5%: a first look.", metavar="")
-]
+Quick = Annotated[bool, _option("--quick", panel=_TIMING, help="One run, 10 s, ±5%: a first look.", metavar="")]
 Registered = Annotated[bool, typer.Option("-R", hidden=True, callback=_REGISTERED)]
 Graph = Annotated[bool, typer.Option("-G", hidden=True, callback=_GRAPH)]
 
@@ -177,7 +192,18 @@ def sweep(
     Example: `commbench sweep --op allreduce,alltoall -e 16M --ranks 2`
     """
     given = {name: value for name, value in locals().items() if value is not None}
-    for name in ("launcher", "quick", "output", "append", "resume", "force", "as_json", "no_plot", "_registered", "_graph"):
+    for name in (
+        "launcher",
+        "quick",
+        "output",
+        "append",
+        "resume",
+        "force",
+        "as_json",
+        "no_plot",
+        "_registered",
+        "_graph",
+    ):
         given.pop(name, None)
     if quick:
         given = {"runs": 1, "total_budget": 10.0, "precision": 0.05} | given

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from commbench.backends.base import World
 from commbench.errors import UsageError
 from commbench.jobs.runs import Desk, as_typed
 from commbench.measure.engine import run_rank
+from commbench.records import dump_line
 from commbench.spec import Job, Sweep
 
 _PREFIXES = {"mpi": "mpirun -n {size}", "slurm": "srun -n {size}"}
@@ -36,7 +38,8 @@ def measure_as_rank(
     def emit(line: Mapping[str, Any]) -> None:
         assert desk is not None
         with lock:
-            desk.take(line)
+            # What a parent would read from a pipe, so that both ways are one.
+            desk.take(json.loads(dump_line(line)))
         if line.get("kind") == "end" and line["fault"]:
             complain(line["reason"])
 

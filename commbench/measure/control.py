@@ -204,7 +204,7 @@ class SocketControl:
 
     def maximum(self, values: Samples) -> Samples:
         if self.world.rank:
-            _send(self._peers[0], values.tobytes())
+            _send(self._peers[0], np.asarray(values, dtype=np.float64).tobytes())
             return np.frombuffer(_receive(self._peers[0])).copy()
         result = values.copy()
         for rank in range(1, self.world.size):

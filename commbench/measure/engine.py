@@ -276,7 +276,8 @@ class Engine:
         timed.call.refill()
         timed.call.once()
         mismatch = timed.call.check()
-        worst = self.control.maximum(np.array([world.size - world.rank if mismatch else 0.0]))[0]
+        self.slot.set("waiting for the others after checking", label(timed.point), self.slot.doing.allowance)
+        worst = self.control.maximum(np.array([float(world.size - world.rank) if mismatch else 0.0]))[0]
         if not worst:
             return ""
         return str(self.control.broadcast(str(mismatch), root=world.size - int(worst)))

@@ -91,6 +91,7 @@ class Watchdog:
         self._ranks: dict[socket.socket, int] = {}
         self._closing = False
         self._farewell = False
+        self._signalled = threading.Event()
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
@@ -130,7 +131,8 @@ class Watchdog:
         if self._world.rank == 0:
             self._end(Fault("failed", message, exit_code))
         self._send({"fault": message})
-        if self._link is None:
+        # Before the links exist the others are likely to find the same: rank 0 speaks, unless it lives on.
+        if self._link is None and not self._signalled.wait(_GRACE / 2):
             print(f"commbench: rank {self._world.rank}: {message}", file=sys.stderr, flush=True)  # noqa: T201
         time.sleep(_GRACE)
         os._exit(1)
@@ -193,7 +195,7 @@ class Watchdog:
             wire.close()
             rank = self._ranks.get(wire)
             if rank is not None and not self._peers[rank].get("bye") and not self._closing:
-                self._end(Fault("died", f"{self._name(rank)} died while {self._peers[rank].get('doing', 'starting')}"))
+                self._end(Fault("died", f"{self._name(rank)} died while rank 0 was {self._slot.doing}"))
             return
         *lines, rest = (self._buffers[wire] + data).split(b"\n")
         self._buffers[wire] = rest[:_LONGEST_LINE]
@@ -253,6 +255,7 @@ class Watchdog:
     def _on_signal(self, number: int) -> None:
         if number not in _SIGNALS or self._closing:
             return
+        self._signalled.set()
         if self._world.rank == 0:
             name = signal.Signals(number).name
             code = 130 if number == signal.SIGINT else 1
@@ -263,8 +266,10 @@ class Watchdog:
 
     def _end(self, fault: Fault) -> None:
         self._closing = True
-        with contextlib.suppress(Exception):
+        try:
             self._on_fault(fault)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the fault itself must still be told
+            print(f"commbench: {fault.message} (and then: {error})", file=sys.stderr, flush=True)  # noqa: T201
         for wire in self._ranks:
             with contextlib.suppress(OSError):
                 wire.send(b"bye\n")

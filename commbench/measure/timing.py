@@ -175,7 +175,7 @@ def chunk_size(lap: float, left: float, *, first: bool) -> int:
         first: no chunk yet in this visit; one sample is taken however long it is.
     """
     size = min(max(math.ceil(_CHUNK_SECONDS / max(lap, 1e-9)), _FEWEST), _MOST)
-    fits = int(left / max(lap, 1e-9))
+    fits = max(int(left / max(lap, 1e-9)), 0)
     if first:
         return min(size, max(fits, 1))
     # A rest that holds less than the smallest chunk is worth a chunk only where samples are long.

@@ -11,9 +11,10 @@ from rich.console import Console
 PLAIN_WIDTH = 80
 
 
-def console(*, stderr: bool = False) -> Console:
-    """A console for stdout, or for stderr."""
-    found = Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+def console(*, stderr: bool = False, plain: bool = False) -> Console:
+    """A console for stdout, or for stderr; `plain` for ranks, whose terminal is nobody's."""
+    terminal = False if plain else None
+    found = Console(stderr=stderr, markup=False, highlight=False, emoji=False, force_terminal=terminal)
     if not found.is_terminal:
         found.width = PLAIN_WIDTH
     return found

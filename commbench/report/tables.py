@@ -95,7 +95,7 @@ def dataset_views(datasets: Iterable[Dataset]) -> list[Group]:
     for dataset in datasets:
         views += [curve_view(curve) for curve in dataset.curves]
         if dataset.notices:
-            views.append(Group(*(Text(clean(notice), style="yellow") for notice in dataset.notices)))
+            views.append(Group(*(Text(clean(notice, 400), style="yellow") for notice in dataset.notices)))
     return views
 
 

@@ -150,6 +150,18 @@ def test_a_curve_of_two_lines_is_a_poor_fit(curve_of: Any, record: Any) -> None:
     assert any("not random" in note for note in fitted.notes)
 
 
+def test_a_curve_whose_points_are_far_from_the_line_is_a_poor_fit_whatever_their_signs(
+    curve_of: Any, record: Any
+) -> None:
+    """Every other size 30 % up or down: no pattern in the signs that the runs test would mind."""
+    records = [record(8 << i, (ALPHA + (8 << i) / BANDWIDTH) * (1.3 if i % 2 else 1 / 1.3)) for i in range(24)]
+
+    fitted = fit_curve(curve_of(records))
+
+    assert fitted.quality == "poor"
+    assert any("more than 10 % off" in note for note in fitted.notes)
+
+
 def test_good_curves_are_rarely_called_poor(curve_of: Any) -> None:
     fits = [fit_curve(curve_of(noise=0.05, seed=seed)) for seed in range(100)]
 

@@ -244,6 +244,16 @@ def test_a_reader_that_goes_away_is_no_traceback(records_of: Any) -> None:
         assert (process.wait(), errors) == (1, b"")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux only")
+def test_a_full_disk_is_one_line(records_of: Any) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "commbench", "show", records_of()], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+
+    assert (done.returncode, done.stderr) == (1, b"error: the output: No space left on device\n")
+
+
 def test_a_terminal_that_has_no_plus_minus_gets_a_question_mark(records_of: Any) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "commbench", "show", records_of()],

@@ -25,25 +25,23 @@ class Operation:
 
     Attributes:
         name: the spelling everywhere: flag, record, plot.
+        bus_factor: ranks -> busbw / algbw.
         splits: D is the total over ranks and is cut into one block a rank.
         sends_all: the send buffer holds all blocks (else one block, or the message).
         receives_all: the receive buffer holds all blocks (else one block, or the message).
         reduces: takes a reduction and computes.
         rooted: has a root.
-        bus_factor: ranks -> busbw / algbw.
         aliases: other spellings that people type, beside case and separators.
-        summary: one line for `sweep --help`.
     """
 
     name: str
-    splits: bool
-    sends_all: bool
-    receives_all: bool
-    reduces: bool
-    rooted: bool
     bus_factor: Callable[[int], float]
+    splits: bool = False
+    sends_all: bool = False
+    receives_all: bool = False
+    reduces: bool = False
+    rooted: bool = False
     aliases: tuple[str, ...] = ()
-    summary: str = ""
 
     def block_elements(self, size: int, itemsize: int, ranks: int) -> int:
         """Elements of one block (or of the message) for D = `size` bytes, rounded down."""
@@ -72,23 +70,22 @@ def _twice_all_but_own(ranks: int) -> float:
     return 2 * (ranks - 1) / ranks
 
 
-#                     splits  sends_all  receives_all  reduces  rooted
 OPERATIONS: dict[str, Operation] = {
     row.name: row
     for row in (
-        Operation("allreduce", False, False, False, True, False, _twice_all_but_own, ("ar",), "everyone gets the sum of all"),
-        Operation("allgather", True, False, True, False, False, _all_but_own, ("ag",), "everyone gets everyone's block"),
-        Operation("reduce_scatter", True, True, False, True, False, _all_but_own, ("rs", "reducescatterblock"), "everyone gets its block of the sum"),
-        Operation("alltoall", True, True, True, False, False, _all_but_own, ("a2a",), "everyone sends a block to everyone"),
-        Operation("alltoallv", True, True, True, False, False, _all_but_own, ("a2av",), "alltoall with one hot destination (--imbalance)"),
-        Operation("broadcast", False, False, False, False, True, _one, ("bcast",), "the root's message reaches everyone"),
-        Operation("reduce", False, False, False, True, True, _one, (), "the root gets the sum of all"),
-        Operation("gather", True, False, True, False, True, _all_but_own, (), "the root gets everyone's block"),
-        Operation("scatter", True, True, False, False, True, _all_but_own, (), "everyone gets its block from the root"),
-        Operation("sendrecv", False, False, False, False, False, _one, ("ring", "ringshift"), "everyone sends to the next rank (ring shift)"),
-        Operation("p2p", False, False, False, False, False, _one, ("pingpong", "pt2pt", "pointtopoint"), "two ranks (--pair)"),
+        Operation("allreduce", _twice_all_but_own, reduces=True, aliases=("ar",)),
+        Operation("allgather", _all_but_own, splits=True, receives_all=True, aliases=("ag",)),
+        Operation("reduce_scatter", _all_but_own, splits=True, sends_all=True, reduces=True, aliases=("rs",)),
+        Operation("alltoall", _all_but_own, splits=True, sends_all=True, receives_all=True, aliases=("a2a",)),
+        Operation("alltoallv", _all_but_own, splits=True, sends_all=True, receives_all=True, aliases=("a2av",)),
+        Operation("broadcast", _one, rooted=True, aliases=("bcast",)),
+        Operation("reduce", _one, reduces=True, rooted=True),
+        Operation("gather", _all_but_own, splits=True, receives_all=True, rooted=True),
+        Operation("scatter", _all_but_own, splits=True, sends_all=True, rooted=True),
+        Operation("sendrecv", _one, aliases=("ring", "ringshift")),
+        Operation("p2p", _one, aliases=("pingpong", "pt2pt", "pointtopoint")),
     )
-}  # fmt: skip
+}
 
 REDUCTIONS = ("sum", "prod", "min", "max", "avg")
 
@@ -106,9 +103,7 @@ _DTYPE_ALIASES = {"float": "float32", "double": "float64", "half": "float16", "b
                   "fp64": "float64", "fp16": "float16", "int": "int32", "char": "int8"}  # fmt: skip
 
 _OPERATION_NAMES = {
-    spelling: row.name
-    for row in OPERATIONS.values()
-    for spelling in (row.name.replace("_", ""), *row.aliases)
+    spelling: row.name for row in OPERATIONS.values() for spelling in (row.name.replace("_", ""), *row.aliases)
 }
 
 

@@ -241,7 +241,7 @@ def _refuse_newer(path: str | Path, line: Mapping[str, Any]) -> None:
     schema = line.get("schema")
     if not isinstance(schema, int) or schema > SCHEMA:
         raise ResultsError(
-            f"{path}: written in schema {schema} by commbench {line.get('commbench', '?')}; this one reads up to {SCHEMA}",
+            f"{path}: written in schema {schema} by commbench {line.get('commbench', '?')}; this one reads {SCHEMA}",
             "pip install --upgrade commbench",
         )
 
@@ -254,7 +254,9 @@ def _lines(path: Path, warnings: list[str]) -> Iterator[dict[str, Any]]:
             while text := file.readline(_MAX_LINE):
                 number += 1
                 if broken:
-                    raise ResultsError(f"{path}: line {broken[0]} is damaged: {broken[1]}", "is it a commbench results file?")
+                    raise ResultsError(
+                        f"{path}: line {broken[0]} is damaged: {broken[1]}", "is it a commbench results file?"
+                    )
                 if text.startswith(_TRACE_PREFIX) or not text.strip():
                     continue
                 try:
@@ -313,9 +315,13 @@ class Writer:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file: IO[str] = self.path.open(mode, encoding="utf-8")
         except FileExistsError as error:
-            raise ResultsError(f"{path}: exists already", "--force overwrites it, --append adds to it, --resume completes it") from error
+            raise ResultsError(
+                f"{path}: exists already", "--force overwrites it, --append adds to it, --resume completes it"
+            ) from error
         except OSError as error:
-            raise ResultsError(f"{path}: cannot be written: {error.strerror}", "choose another file with --output") from error
+            raise ResultsError(
+                f"{path}: cannot be written: {error.strerror}", "choose another file with --output"
+            ) from error
         self.kept = append and self.path.stat().st_size > 0
         if self.kept:
             self._end_a_cut_line()
@@ -336,7 +342,9 @@ class Writer:
             self._file.write(dump_line(line) + "\n")
             self._file.flush()
         except OSError as error:
-            raise ResultsError(f"{self.path}: cannot be written: {error.strerror}", "what was written before is kept") from error
+            raise ResultsError(
+                f"{self.path}: cannot be written: {error.strerror}", "what was written before is kept"
+            ) from error
 
     def close(self) -> None:
         """Close; a file that nothing was written to is removed."""

@@ -10,7 +10,7 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from commbench.errors import UsageError
 from commbench.ops import DTYPES, OPERATIONS, REDUCTIONS
@@ -87,7 +87,7 @@ class Point:
         return OPERATIONS[self.op].bus_factor(self.ranks)
 
     def option(self, name: str) -> str | None:
-        """The value of `name` in `variant`: option("pair") of "pair=0,3;bidirectional" is "0,3"."""
+        """What `variant` says about `name`: for "pair" in "pair=0,3;bidirectional" that is "0,3"."""
         for word in self.variant.split(";"):
             key, _, value = word.partition("=")
             if key == name:
@@ -198,14 +198,34 @@ class Sweep:
         yield (self.on_hang not in ("stop", "skip"), f"--on-hang: unknown {self.on_hang!r}", "stop or skip")
         yield (self.ranks is not None and self.ranks < 1, f"--ranks {self.ranks}: at least 1", "use --ranks 2")
         yield (self.runs < 1, f"--runs {self.runs}: at least 1", "use --runs 3")
-        yield (self.iters is not None and self.iters < 1, f"--iters {self.iters}: at least 1", "leave -n out to stop by precision")
-        yield (self.warmup_iters is not None and self.warmup_iters < 0, f"--warmup-iters {self.warmup_iters}: not below 0", "use -w 10")
-        yield (self.imbalance < 1, f"--imbalance {self.imbalance:g}: the hottest rank gets at least its share", "use 1 or more")
+        yield (
+            self.iters is not None and self.iters < 1,
+            f"--iters {self.iters}: at least 1",
+            "leave -n out to stop by precision",
+        )
+        yield (
+            self.warmup_iters is not None and self.warmup_iters < 0,
+            f"--warmup-iters {self.warmup_iters}: not below 0",
+            "use -w 10",
+        )
+        yield (
+            self.imbalance < 1,
+            f"--imbalance {self.imbalance:g}: the hottest rank gets at least its share",
+            "use 1 or more",
+        )
         yield (not 0 < self.precision < 1, f"--precision {self.precision:g}: between 0% and 100%", "use --precision 2%")
         yield (not self.budget > 0, f"--budget {self.budget:g} s: more than 0", "use --budget 5s")
-        yield (not self.total_budget > 0, f"--total-budget {self.total_budget:g} s: more than 0", "use --total-budget 60s")
+        yield (
+            not self.total_budget > 0,
+            f"--total-budget {self.total_budget:g} s: more than 0",
+            "use --total-budget 60s",
+        )
         yield (not self.timeout > 0, f"--timeout {self.timeout:g} s: more than 0", "use --timeout 60s")
-        yield (not self.init_timeout > 0, f"--init-timeout {self.init_timeout:g} s: more than 0", "use --init-timeout 10m")
+        yield (
+            not self.init_timeout > 0,
+            f"--init-timeout {self.init_timeout:g} s: more than 0",
+            "use --init-timeout 10m",
+        )
         yield (
             self.pair is not None and (self.pair[0] == self.pair[1] or min(self.pair) < 0),
             f"--pair {self.pair and ','.join(map(str, self.pair))}: two different ranks",
@@ -307,7 +327,7 @@ class Sweep:
             raise UsageError(f"--root {self.root}: there are only {ranks} ranks", f"use a root below {ranks}")
         if name == "alltoallv" and ranks > 1 and self.imbalance > ranks:
             raise UsageError(
-                f"--imbalance {self.imbalance:g}: with {ranks} ranks the hottest can get at most {ranks} times its share",
+                f"--imbalance {self.imbalance:g}: with {ranks} ranks one can get at most {ranks} times its share",
                 f"use --imbalance {ranks} or less",
             )
         if name == "p2p" and self.pair and max(self.pair) >= ranks:
@@ -317,7 +337,9 @@ class Sweep:
         if not set(self.modes) <= set(able.modes):
             raise UsageError(f"--mode: {self.backend} can do {', '.join(able.modes)}", f"use --mode {able.modes[0]}")
         if self.cache not in able.caches:
-            raise UsageError(f"--cache: {self.backend} can do {', '.join(able.caches)}", f"use --cache {able.caches[0]}")
+            raise UsageError(
+                f"--cache: {self.backend} can do {', '.join(able.caches)}", f"use --cache {able.caches[0]}"
+            )
         there = able.reduces.get(self.redop, frozenset()) if row.reduces else able.moves
         if self.dtype not in there:
             what = f"{name} with {self.redop}" if row.reduces else name
@@ -380,4 +402,4 @@ def sweep_from_json(plain: Mapping[str, Any]) -> Sweep:
     """The sweep of a JSON object as `dataclasses.asdict` made it; unknown keys are a newer version's."""
     known = {f.name for f in fields(Sweep)}
     values = {key: tuple(value) if isinstance(value, list) else value for key, value in plain.items() if key in known}
-    return Sweep(**values)
+    return Sweep(**cast("dict[str, Any]", values))

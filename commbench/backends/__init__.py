@@ -64,12 +64,8 @@ def open_backend(sweep: Sweep, world: World, run: int, cache_bytes: int) -> Back
     """
     match sweep.backend:
         case "mpi":
-            opened = mpi.MpiBackend(world, sweep.thread_level, sweep.loop)
-            opened.cache_bytes = cache_bytes
-            return opened
+            return mpi.MpiBackend(world, sweep.thread_level, sweep.loop, cache_bytes)
         case "gloo":
-            gloo = torch_dist.GlooBackend(world, sweep.init_timeout)
-            gloo.cache_bytes = cache_bytes
-            return gloo
+            return torch_dist.GlooBackend(world, sweep.init_timeout, cache_bytes)
         case _:
             return emulated.EmulatedBackend(world, sweep.emulate, sweep.seed * 1000 + run)

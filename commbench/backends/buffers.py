@@ -6,6 +6,7 @@ import mmap
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from commbench.backends.truth import Array, block_counts, numpy_dtype
 from commbench.ops import OPERATIONS
@@ -89,6 +90,14 @@ def layout_of(point: Point, rank: int, cache_bytes: int, most_slices: int, *, ou
 
 def _up(size: int, grain: int) -> int:
     return -(-size // grain) * grain
+
+
+def vector_counts(point: Point, rank: int) -> tuple[npt.NDArray[np.int32], ...]:
+    """Send counts, send offsets, receive counts, receive offsets of alltoallv, in elements by rank."""
+    sent = np.array(block_counts(point), dtype=np.int32)
+    received = np.full(point.ranks, sent[rank], dtype=np.int32)
+    offsets = [np.concatenate(([0], np.cumsum(counts)[:-1])).astype(np.int32) for counts in (sent, received)]
+    return sent, offsets[0], received, offsets[1]
 
 
 class Arena:

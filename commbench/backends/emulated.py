@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from commbench.backends.base import Calibration, Mismatch, World
+from commbench.backends.base import Calibration, Call, Mismatch, World
 from commbench.errors import UsageError
 from commbench.ops import DTYPES, OPERATIONS, REDUCTIONS
 from commbench.spec import Capabilities, Point
@@ -108,7 +108,7 @@ class EmulatedBackend:
     def reserve(self, points: Sequence[Point]) -> None:
         pass
 
-    def prepare(self, point: Point) -> EmulatedCall:
+    def prepare(self, point: Point) -> Call:
         return EmulatedCall(self, point)
 
     def libraries(self) -> dict[str, str]:

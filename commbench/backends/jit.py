@@ -16,8 +16,7 @@ from numba.extending import intrinsic
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
 
-@intrinsic
-def _call(  # noqa: PLR0917 - numba matches arguments by position
+def _emit_call(
     _context: Any, _function: Any, _0: Any, _1: Any, _2: Any, _3: Any, _4: Any, _5: Any,
     _6: Any, _7: Any, _8: Any, _9: Any, _10: Any, _11: Any,
 ) -> Any:  # fmt: skip
@@ -31,8 +30,7 @@ def _call(  # noqa: PLR0917 - numba matches arguments by position
     return signature, generate
 
 
-@intrinsic
-def _load(_context: Any, _address: Any) -> Any:
+def _emit_load(_context: Any, _address: Any) -> Any:
     """An acquiring read of 64 bits that no optimiser may lift out of a loop."""
 
     def generate(_context: Any, builder: Any, _signature: Any, values: Any) -> Any:
@@ -41,8 +39,7 @@ def _load(_context: Any, _address: Any) -> Any:
     return types.int64(types.int64), generate
 
 
-@intrinsic
-def _store(_context: Any, _address: Any, _value: Any) -> Any:
+def _emit_store(_context: Any, _address: Any, _value: Any) -> Any:
     """A releasing write of 64 bits."""
 
     def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
@@ -52,10 +49,16 @@ def _store(_context: Any, _address: Any, _value: Any) -> Any:
     return types.void(types.int64, types.int64), generate
 
 
+_call: Any = intrinsic(_emit_call)
+_load: Any = intrinsic(_emit_load)
+_store: Any = intrinsic(_emit_store)
+
+
 @njit("int64(int64, int64[::1])", nogil=True, cache=True, inline="always")
 def _now(clock: int, spec: Any) -> int:
     _call(clock, 1, spec.ctypes.data, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-    return spec[0] * 1_000_000_000 + spec[1]
+    nanoseconds: int = spec[0] * 1_000_000_000 + spec[1]
+    return nanoseconds
 
 
 @njit(

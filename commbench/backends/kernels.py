@@ -120,9 +120,9 @@ class CompiledLoop:
         Raises:
             MeasurementError: a call returned an error code.
         """
-        function, values = barrier or (0, ())
+        function, values = barrier or (0, [])
         align = np.zeros(ARGUMENTS, dtype=np.int64)
-        align[: len(values)] = values
+        align[: len(values)] = np.array(values, dtype=np.int64)
         code, position = self._run(
             out, lead, depth, scale, self._clock, function, align,
             program.functions, program.arguments, program.tail_functions, program.tail_arguments, position,
@@ -193,5 +193,3 @@ def load() -> tuple[CompiledLoop | None, str]:
         return CompiledLoop(), ""
     except ImportError as error:
         return None, f"numba cannot be imported: {error}"
-
-

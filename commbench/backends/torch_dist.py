@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
-
 from commbench.backends import truth
-from commbench.backends.base import Calibration, Mismatch, World, calibrate_host_clock, host_loop
+from commbench.backends.base import Calibration, Call, World, calibrate_host_clock, host_loop
 from commbench.backends.buffers import Arena, Layout, layout_of
+from commbench.backends.host import HostCall
 from commbench.errors import LaunchError, UnavailableError
-from commbench.ops import DTYPES, OPERATIONS
+from commbench.ops import DTYPES
 from commbench.spec import Capabilities, Point
 from commbench.stats import Samples
 
@@ -77,14 +76,14 @@ def start(world: World, init_timeout: float) -> Any:
 class GlooBackend:
     """torch.distributed's default group."""
 
-    def __init__(self, world: World, init_timeout: float) -> None:
+    def __init__(self, world: World, init_timeout: float, cache_bytes: int) -> None:
         self.dist = start(world, init_timeout)
         import torch  # noqa: PLC0415
 
         self.torch = torch
         self.rank = world.rank
         self.arena = Arena()
-        self.cache_bytes = 0
+        self.cache_bytes = cache_bytes
         # One barrier of torch is a rendezvous through the store the first time: not in a timed loop.
         self.dist.barrier()
 
@@ -94,7 +93,7 @@ class GlooBackend:
     def layout(self, point: Point) -> Layout:
         return layout_of(point, self.rank, self.cache_bytes, _MOST_SLICES, output_at_own_block=True)
 
-    def prepare(self, point: Point) -> GlooCall:
+    def prepare(self, point: Point) -> Call:
         return GlooCall(self, point)
 
     def libraries(self) -> dict[str, str]:
@@ -113,31 +112,18 @@ class GlooBackend:
         self.dist.destroy_process_group()
 
 
-class GlooCall:
+class GlooCall(HostCall):
     """One collective on views of the arena as torch tensors."""
 
     def __init__(self, backend: GlooBackend, point: Point) -> None:
-        self.backend, self.point, self.rank = backend, point, backend.rank
-        self.row = OPERATIONS[point.op]
-        self.layout = backend.layout(point)
+        super().__init__(backend.arena, backend.layout(point), point, backend.rank)
+        self.backend = backend
         self.tensors = [(self._tensor(k, "send"), self._tensor(k, "receive")) for k in range(self.layout.slices)]
         self.call = self._collective()
-        self.position = 0
-        self._checked = 0
-        self._pending: list[Any] = []
         self._answer = backend.torch.zeros(1, dtype=backend.torch.uint8)
-        self.how: Mapping[str, Any] = {"loop": "python", "slices": self.layout.slices}
+        self.how = {"loop": "python", "slices": self.layout.slices}
 
-    def sync(self, out: Samples, lead: int) -> None:
-        self._time(out, lead, 1)
-
-    def pipe(self, depth: int, out: Samples, lead: int) -> None:
-        self._time(out, lead, depth)
-
-    def once(self) -> None:
-        self._time(np.empty(1), 0, 1)
-
-    def _time(self, out: Samples, lead: int, depth: int) -> None:
+    def time(self, out: Samples, lead: int, depth: int) -> None:
         if self.row.name == "p2p":
             self._time_pair(out, lead, depth)
             return
@@ -186,29 +172,36 @@ class GlooCall:
         }
         return calls[self.row.name]
 
-    # -- two ranks -----------------------------------------------------------------------------------------
-
     def _time_pair(self, out: Samples, lead: int, depth: int) -> None:
         """Half a round trip; or a window of `depth` messages and one answer; or both directions at once."""
-        dist = self.backend.dist
         a, b = truth.pair_of(self.point)
         if self.rank not in (a, b):
             out.fill(0.0)
             return
-        peer, first, count = a + b - self.rank, self.rank == a, len(self.tensors)
-        both = self.point.option("bidirectional") is not None
-        pending = self._pending
+        peer, first = a + b - self.rank, self.rank == a
+        one_way = depth == 1 and not self.both_ways
+        body, tail = (self._pingpong(peer, first=first), None) if one_way else self._window(peer, first=first)
+        self.position = host_loop(out, lead, depth, self.share_of_clock(depth), None, body, tail, self.position)
 
-        def pingpong(position: int) -> None:
-            send, receive = self.tensors[position % count]
+    def _pingpong(self, peer: int, *, first: bool) -> Callable[[int], None]:
+        dist, tensors, count = self.backend.dist, self.tensors, len(self.tensors)
+
+        def body(position: int) -> None:
+            send, receive = tensors[position % count]
             if first:
                 dist.send(send, peer)
             dist.recv(receive, peer)
             if not first:
                 dist.send(send, peer)
 
+        return body
+
+    def _window(self, peer: int, *, first: bool) -> tuple[Callable[[int], None], Callable[[], None]]:
+        dist, tensors, count, both = self.backend.dist, self.tensors, len(self.tensors), self.both_ways
+        pending: list[Any] = []
+
         def post(position: int) -> None:
-            send, receive = self.tensors[position % count]
+            send, receive = tensors[position % count]
             if both or not first:
                 pending.append(dist.irecv(receive, peer))
             if both or first:
@@ -218,39 +211,18 @@ class GlooCall:
             for work in pending:
                 work.wait()
             pending.clear()
-            if not both and first:
+            if both:
+                return
+            if first:
                 dist.recv(self._answer, peer)
-            elif not both:
+            else:
                 dist.send(self._answer, peer)
 
-        one_way = depth == 1 and not both
-        scale = 1.0 if both else 0.0 if not first else 0.5 if one_way else 1.0
-        body, tail = (pingpong, None) if one_way else (post, finish)
-        self.position = host_loop(out, lead, depth, scale, None, body, tail, self.position)
-
-    # -- answers -------------------------------------------------------------------------------------------
-
-    def _view(self, k: int, side: str) -> truth.Array:
-        at = self.layout
-        offset, size = (at.send, at.send_bytes) if side == "send" else (at.receive, at.receive_bytes)
-        return self.backend.arena.view(k * at.stride + offset, size, self.point.dtype)
+        return post, finish
 
     def _tensor(self, k: int, side: str) -> Any:
         torch = self.backend.torch
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns about an empty array that it may not write to
-            whole = torch.from_numpy(self._view(k, side))
+            whole = torch.from_numpy(self.view(k, side))
         return whole.view(torch.bfloat16) if self.point.dtype == "bfloat16" else whole
-
-    def refill(self) -> None:
-        self._checked = self.position % self.layout.slices
-        self._view(self._checked, "receive").fill(truth.POISON)
-        truth.fill(self._view(self._checked, "send"), truth.inputs(self.point, self.rank))
-
-    def check(self) -> Mismatch | None:
-        answers = truth.answers(self.point, self.rank)
-        wrong = truth.first_difference(self.point, self._view(self._checked, "receive"), answers)
-        return None if wrong is None else Mismatch(self.rank, *wrong)
-
-    def settle(self) -> None:
-        self.backend.arena.fill(self.layout, self.point.dtype, truth.fixed_point(self.point))

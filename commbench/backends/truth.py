@@ -65,24 +65,30 @@ def inputs(point: Point, rank: int) -> list[Segment]:
 def answers(point: Point, rank: int) -> list[Segment]:
     """What `rank`'s receive buffer must hold afterwards; [] where it receives nothing."""
     row, block, ranks, dtype = OPERATIONS[point.op], point.block, point.ranks, point.dtype
-    if row.name in ("reduce", "gather") and rank != point.root:
+    if row.rooted and (row.reduces or row.receives_all) and rank != point.root:
         return []
     if row.reduces:
         first = rank * block if row.sends_all else 0
         return [Segment(0, block, _reduced(point.redop or "", ranks, dtype), first)]
-    match row.name:
-        case "broadcast":
-            return [Segment(0, block, _moved(point.root or 0, 0, dtype))]
+    if row.receives_all:
+        to, length = (rank, block_counts(point)[rank]) if row.sends_all else (0, block)
+        return [Segment(k * length, length, _moved(k, to, dtype)) for k in range(ranks) if length]
+    sender, to = _sender(point, rank)
+    return [] if sender is None else [Segment(0, block, _moved(sender, to, dtype))]
+
+
+def _sender(point: Point, rank: int) -> tuple[int | None, int]:
+    """Whose message `rank` receives, and under which destination it was filled in."""
+    match point.op:
         case "scatter":
-            return [Segment(0, block, _moved(point.root or 0, rank, dtype))]
+            return point.root, rank
+        case "broadcast":
+            return point.root, 0
         case "sendrecv":
-            return [Segment(0, block, _moved((rank - 1) % ranks, 0, dtype))]
-        case "p2p":
-            a, b = pair_of(point)
-            return [Segment(0, block, _moved(a + b - rank, 0, dtype))] if rank in (a, b) else []
+            return (rank - 1) % point.ranks, 0
         case _:
-            to, length = (rank, block_counts(point)[rank]) if row.sends_all else (0, block)
-            return [Segment(k * length, length, _moved(k, to, dtype)) for k in range(ranks) if length]
+            a, b = pair_of(point)
+            return (a + b - rank if rank in (a, b) else None), 0
 
 
 def pair_of(point: Point) -> tuple[int, int]:

@@ -19,7 +19,13 @@ _PREFIXES = {"mpi": "mpirun -n {size}", "slurm": "srun -n {size}"}
 
 
 def measure_as_rank(
-    sweep: Sweep, world: World, desk: Desk | None, *, run: int, command: tuple[str, ...], complain: Callable[[str], None]
+    sweep: Sweep,
+    world: World,
+    desk: Desk | None,
+    *,
+    run: int,
+    command: tuple[str, ...],
+    complain: Callable[[str], None],
 ) -> int:
     """Be this rank until the launch is over; returns the exit code.
 

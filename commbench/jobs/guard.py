@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Mapping
 
-from commbench.backends.mpi import launcher_flavour
+from commbench.backends.mpi_library import launcher_flavour
 
 _MARK = "COMMBENCH_GUARDED"
 _GRACE = 2.0

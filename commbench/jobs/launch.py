@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from commbench.backends import about
 from commbench.errors import LaunchError
@@ -95,7 +95,7 @@ class Launch:
         self._placement: list[dict[str, Any]] = []
         self.last = "starting"
 
-    def __enter__(self) -> Launch:
+    def __enter__(self) -> Self:
         try:
             for command in self._commands:
                 process = subprocess.Popen(
@@ -116,7 +116,9 @@ class Launch:
         except OSError as error:
             self.end()
             name = self._commands[0].argv[0]
-            raise LaunchError(f"{name}: cannot be started: {error.strerror}", "check --launcher, or see `commbench doctor`") from error
+            raise LaunchError(
+                f"{name}: cannot be started: {error.strerror}", "check --launcher, or see `commbench doctor`"
+            ) from error
         threading.Thread(target=self._close_queue, daemon=True).start()
         return self
 

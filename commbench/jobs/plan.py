@@ -69,7 +69,11 @@ def plan_as_rank(sweep: Sweep, world: World) -> Plan:
         UnavailableError, UsageError: as `plan`.
     """
     if sweep.backend == "auto":
-        name, why = ("mpi", "started by an MPI launcher") if world.launcher == "mpi" else ("gloo", f"started by {world.launcher}")
+        name, why = (
+            ("mpi", "started by an MPI launcher")
+            if world.launcher == "mpi"
+            else ("gloo", f"started by {world.launcher}")
+        )
     else:
         name, why = sweep.backend, "--backend"
     parse_emulation(sweep.emulate)
@@ -136,7 +140,9 @@ def _refuse_missing(name: str) -> None:
     row = about(name)
     for module in row.modules:
         if importlib.util.find_spec(module) is None:
-            raise UnavailableError(f"--backend {name}: {module} is not installed", f"pip install 'commbench[{row.install}]'")
+            raise UnavailableError(
+                f"--backend {name}: {module} is not installed", f"pip install 'commbench[{row.install}]'"
+            )
 
 
 def expectation(sweep: Sweep, points: int) -> str:
@@ -147,8 +153,6 @@ def expectation(sweep: Sweep, points: int) -> str:
 
 
 def default_output(sweep: Sweep, ranks: int | None, stamp: str) -> Path:
-    """results/<utc>-<operation>-<back end>-<path>-<ranks>r.jsonl"""
+    """The name results/<utc>-<operation>-<back end>-<path>-<ranks>r.jsonl."""
     what = sweep.ops[0] if len(sweep.ops) == 1 else f"{len(sweep.ops)}ops"
     return Path("results") / f"{stamp}-{what}-{sweep.backend}-auto-{ranks or 'n'}r.jsonl"
-
-

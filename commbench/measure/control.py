@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from commbench.backends import mpi, torch_dist
+from commbench.backends import mpi_library, torch_dist
 from commbench.backends.base import World
 from commbench.errors import LaunchError
 from commbench.stats import Samples
@@ -75,7 +75,7 @@ class MpiControl:
 
     def __init__(self, world: World, thread_level: str) -> None:
         self.world = world
-        self._mpi = mpi.start(thread_level, world)
+        self._mpi = mpi_library.start(thread_level, world)
         self._comm = self._mpi.COMM_WORLD.Dup()
 
     def barrier(self) -> None:
@@ -189,8 +189,9 @@ class SocketControl:
                 peer = socket.create_connection((world.address, world.port), timeout=5)
             except OSError as error:
                 if time.monotonic() > deadline:
+                    where = f"{world.address}:{world.port}"
                     raise LaunchError(
-                        f"rank {world.rank} cannot reach rank 0 at {world.address}:{world.port} in {init_timeout:g} s: {error}",
+                        f"rank {world.rank} could not reach rank 0 at {where} in {init_timeout:g} s: {error}",
                         "is rank 0 running, and the address reachable?",
                     ) from error
                 time.sleep(0.05)

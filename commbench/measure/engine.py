@@ -1,5 +1,6 @@
-"""One rank's walk over a sweep. Rank 0 leads: it decides what comes next, tells the others, and emits the lines
-of the results file. The others follow.
+"""One rank's walk over a sweep: rank 0 leads, the others follow.
+
+Rank 0 decides what comes next, tells the others, and emits the lines of the results file.
 
 The points are walked in passes (each point at least three times), so that a machine that changes state for a
 second does not decide one point's fate, and every point has a number early.
@@ -50,7 +51,9 @@ def run_rank(job: Job, world: World, emit: Emit) -> int:
     try:
         control = _meet(job, world, slot, watchdog)
         # Ranks of somebody's launcher each made up their own; rank 0's counts.
-        job = closing.job = replace(job, **control.broadcast({"run": job.run, "launch": job.launch, "session": job.session}))
+        job = closing.job = replace(
+            job, **control.broadcast({"run": job.run, "launch": job.launch, "session": job.session})
+        )
         backend = open_backend(job.sweep, control.world, job.run, machine.last_level_cache_bytes() or 0)
         engine = Engine(job, backend, control, slot, closing)
         code = engine.lead() if world.rank == 0 else engine.follow()
@@ -156,7 +159,7 @@ class Engine:
         need, there = bytes_needed(largest) * self.control.world.local_size, machine.available_memory_bytes()
         if there is not None and need > there:
             raise MeasurementError(
-                f"{label(largest)} needs {format_size(need)} bytes of buffers on this node, {there >> 20}M are available",
+                f"{label(largest)} needs {need >> 20}M of buffers on this node, {there >> 20}M are available",
                 f"use a smaller --max-bytes than {format_size(largest.bytes)}",
             )
 
@@ -304,7 +307,7 @@ class Engine:
     def _header(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         job, libraries = self.job, self.backend.libraries()
         hosts = [rank["host"] for rank in facts["placement"]]
-        key = {
+        key: dict[str, Any] = {
             "backend": job.sweep.backend,
             "ranks": len(hosts),
             "ranks_per_node": [hosts.count(host) for host in dict.fromkeys(hosts)],

@@ -25,7 +25,7 @@ _STATES = ((15e-9, "same core"), (75e-9, "near"), (400e-9, "far"))
 
 
 def name_of(seconds: float) -> str:
-    """ "same core" (two hyperthreads), "near" (one last-level cache), "far" (beyond it), "apart" (hardly sharing)."""
+    """Two hyperthreads are "same core", one last-level cache is "near", beyond it "far", then "apart"."""
     return next((name for limit, name in _STATES if seconds < limit), "apart")
 
 

@@ -169,12 +169,12 @@ class Watchdog:
     def _ready(self, wire: Any) -> None:
         if wire is self._wake_reader:
             self._on_signal(wire.recv(1)[0])
-        elif wire is self._server:
+        elif self._server is not None and wire is self._server:
             peer, _ = wire.accept()
             peer.settimeout(5)
             self._selector.register(peer, selectors.EVENT_READ)
             self._buffers[peer] = b""
-        elif wire is self._link:
+        elif self._link is not None and wire is self._link:
             said = self._read(wire)
             self._farewell = self._farewell or bool(said)
             if not said:
@@ -282,7 +282,7 @@ class Watchdog:
 
 
 def _some(ranks: list[int]) -> str:
-    """ "rank 3", "ranks 0-6", "ranks 0-2, 5"."""
+    """Ranks in words: "rank 3:", "ranks 0-6:", "ranks 0-2, 5:"."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and runs[-1][1] == rank - 1:

@@ -49,7 +49,12 @@ def _from_torchrun(env: Mapping[str, str]) -> World | None:
 
 def _from_mpi(env: Mapping[str, str]) -> World | None:
     if "OMPI_COMM_WORLD_RANK" in env:
-        names = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"
+        names = (
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_COMM_WORLD_SIZE",
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE",
+        )
     elif "PMI_RANK" in env and "PMI_SIZE" in env:
         names = "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"
     elif "PMIX_RANK" in env and _number(env, "SLURM_STEP_NUM_TASKS"):

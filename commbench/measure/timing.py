@@ -57,7 +57,7 @@ class Timed:
 
 
 def label(point: Point) -> str:
-    """ "allreduce 64K" for messages; with the mode where it is not the usual one."""
+    """The point in a message: "allreduce 64K", with the mode where it is not the usual one."""
     return f"{point.op} {format_size(point.bytes)}" + ("" if point.mode == "sync" else f" ({point.mode})")
 
 

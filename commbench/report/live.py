@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -80,7 +80,7 @@ class LogView(Counted):
         self._curve: Point | None = None
         self._spoken = time.monotonic()
 
-    def __enter__(self) -> LogView:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -124,7 +124,7 @@ class TerminalView(Counted):
         self._at: Point | None = None
         self._live = Live(console=to, transient=True, auto_refresh=False, get_renderable=self._picture)
 
-    def __enter__(self) -> TerminalView:
+    def __enter__(self) -> Self:
         self._live.start()
         return self
 

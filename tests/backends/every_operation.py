@@ -1,0 +1,81 @@
+"""Run by the contract test under a launcher: every operation of one back end once, answers only, no timing.
+
+    python -m tests.backends.every_operation BACKEND LOOP
+
+Rank 0 prints one JSON line: how many answers were checked, and what was wrong on any rank.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+
+from commbench.backends import about, open_backend
+from commbench.measure import ranks
+from commbench.measure.control import open_control
+from commbench.ops import OPERATIONS
+from commbench.spec import Point, Sweep
+
+# Each type and reduction appears, and each operation with several; the product of all would take minutes.
+_KINDS = (
+    ("float32", "sum"), ("bfloat16", "sum"), ("int8", "prod"), ("float16", "max"), ("float64", "min"),
+    ("uint8", "min"), ("int32", "sum"), ("int64", "prod"), ("float32", "avg"), ("bfloat16", "avg"),
+)  # fmt: skip
+_ROTATED_CACHE = 64 << 10
+
+
+def points(backend: str, count: int) -> Iterator[Point]:
+    """Every operation, form, type and reduction that the back end has; odd sizes; hot and rotated buffers."""
+    able = about(backend).capabilities
+    for dtype, redop in _KINDS:
+        for name, row in OPERATIONS.items():
+            if dtype not in (able.reduces.get(redop, ()) if row.reduces else able.moves):
+                continue
+            for cache in ("hot", "rotated"):
+                for both in (False, True) if name == "p2p" else (False,):
+                    sweep = Sweep(
+                        ops=(name,), backend=backend, dtype=dtype, redop=redop, in_place="both", root=count - 1,
+                        min_bytes=8, max_bytes=300_000, factor=190, cache=cache, bidirectional=both,
+                    )  # fmt: skip
+                    yield from sweep.points(count, able)[0]
+
+
+def main() -> None:
+    backend_name, loop = sys.argv[1:]
+    world = ranks.from_environment()
+    assert world is not None
+    sweep = Sweep(ops=("allreduce",), backend=backend_name, loop=loop, init_timeout=60)
+    control = open_control(about(backend_name).control, world, "single", 60, "contract")
+    backend = open_backend(sweep, world, 1, _ROTATED_CACHE)
+    everything = list(points(backend_name, world.size))
+    backend.reserve(everything)
+    wrong: list[str] = []
+    checked = 0
+    for point in everything:
+        call = backend.prepare(point)
+        # Twice, with both modes between: a second slice is used, and the loops must leave the call in order.
+        for _ in range(2):
+            call.refill()
+            call.once()
+            mismatch = call.check()
+            checked += 1
+            if mismatch is not None:
+                wrong.append(f"{point}: {mismatch}")
+            call.settle()
+            out = np.full(3, -1.0)
+            call.sync(out, 1)
+            call.pipe(2, out, 1)
+            if not (out >= 0).all():
+                wrong.append(f"{point}: not every duration was written: {out}")
+    found = control.gather(wrong)
+    control.barrier()
+    if found is not None:
+        print(json.dumps({"checked": checked, "points": len(everything), "wrong": sum(found, [])}), flush=True)
+    backend.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -146,12 +146,16 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _HIGHEST
 
 
-def _is_seconds(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= _HIGHEST
 
 
 def _is_list_of_texts(value: Any) -> bool:
     return isinstance(value, list) and all(map(_is_text, value))
+
+
+def _is_slowest(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and _is_count(value[0]) and _is_number(value[1])  # noqa: PLR2004
 
 
 _RULES: dict[str, Callable[[Any], bool]] = {
@@ -167,7 +171,10 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     "dtype": lambda value: _is_text(value) and value in DTYPES,
     "status": lambda value: _is_text(value) and value in get_args(Status),
     "check": lambda value: _is_text(value) and value in get_args(Check),
-    "seconds": lambda value: value is None or isinstance(value, dict),
+    **dict.fromkeys(("seconds", "histogram"), lambda value: value is None or isinstance(value, dict)),
+    "how": lambda value: isinstance(value, dict),
+    "states": lambda value: isinstance(value, list) and all(isinstance(state, dict) for state in value),
+    "slowest": lambda value: value is None or _is_slowest(value),
 }
 
 
@@ -177,7 +184,7 @@ def _refuse_other_types(line: Mapping[str, Any]) -> None:
         if name in line and not holds(line[name]):
             raise TypeError(f"{name} is {line[name]!r:.60}")
     for name, value in (line.get("seconds") or {}).items():
-        if name in _SECONDS_FIELDS and not (_is_seconds(value) or (value is None and name != "median")):
+        if name in _SECONDS_FIELDS and not (_is_number(value) or (value is None and name != "median")):
             raise TypeError(f"seconds.{name} is {value!r:.60}")
 
 
@@ -220,6 +227,7 @@ def load(path: str | Path) -> Results:
         try:
             if kind == "run":
                 _refuse_newer(path, line)
+                _refuse_other_types({"run": line["run"]})
                 runs.append(line)
             elif kind == "record":
                 record = Record.from_json(line)
@@ -296,6 +304,14 @@ def trace_line(point: Point, run: int, stride: int, seconds: Iterable[float]) ->
     return {"kind": "trace", "run": run, **point.key(), "stride": stride, "data": data}
 
 
+def _is_json(text: bytes) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def dump_line(line: Mapping[str, Any]) -> str:
     """One line of the file, without its end. NaN and infinity are refused: no reader agrees on them."""
     return json.dumps(line, separators=(",", ":"), allow_nan=False)
@@ -314,11 +330,11 @@ class Writer:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file: IO[str] = self.path.open(mode, encoding="utf-8")
-        except FileExistsError as error:
-            raise ResultsError(
-                f"{path}: exists already", "--force overwrites it, --append adds to it, --resume completes it"
-            ) from error
         except OSError as error:
+            if isinstance(error, FileExistsError) and self.path.exists():  # else it is a folder on the way to it
+                raise ResultsError(
+                    f"{path}: exists already", "--force overwrites it, --append adds to it, --resume completes it"
+                ) from error
             raise ResultsError(
                 f"{path}: cannot be written: {error.strerror}", "choose another file with --output"
             ) from error
@@ -327,15 +343,18 @@ class Writer:
             self._end_a_cut_line()
 
     def _end_a_cut_line(self) -> None:
-        # A killed run leaves half a line; what follows must not be glued to it.
+        # A killed run leaves half a line; what follows must not be glued to it. A whole one stays: `load` counts it.
         with self.path.open("rb+") as file:
             file.seek(0, 2)
             size = file.tell()
             tail = min(size, _MAX_LINE)
             file.seek(size - tail)
             text = file.read(tail)
-            if not text.endswith(b"\n"):
-                file.truncate(size - tail + text.rfind(b"\n") + 1)
+            start = text.rfind(b"\n") + 1
+            if start < len(text) and _is_json(text[start:]):
+                file.write(b"\n")
+            else:
+                file.truncate(size - tail + start)
 
     def write(self, line: Mapping[str, Any]) -> None:
         try:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from commbench.errors import UsageError
 from commbench.ops import DTYPES, OPERATIONS, REDUCTIONS
@@ -171,7 +172,7 @@ class Sweep:
             "swap -b and -e",
         )
         yield (
-            self.step_bytes is None and not self.factor > 1,
+            not (self.factor < math.inf and (self.step_bytes is not None or self.factor > 1)),
             f"--factor {self.factor:g} would never reach --max-bytes",
             "use -f 2, or -i for a fixed step",
         )
@@ -188,6 +189,11 @@ class Sweep:
             f"--mode: {','.join(self.modes)!r} is not known",
             one_of.format(", ".join(MODES)) + ", or both: sync,pipe",
         )
+        yield (
+            self.in_place not in get_args(InPlace),
+            f"--in-place: unknown {self.in_place!r}",
+            "no, yes or both; left out, each operation as the back end has it",
+        )
         yield (self.cache not in CACHES, f"--cache: unknown {self.cache!r}", one_of.format(", ".join(CACHES)))
         yield (
             self.thread_level not in THREAD_LEVELS,
@@ -198,6 +204,8 @@ class Sweep:
         yield (self.on_hang not in ("stop", "skip"), f"--on-hang: unknown {self.on_hang!r}", "stop or skip")
         yield (self.ranks is not None and self.ranks < 1, f"--ranks {self.ranks}: at least 1", "use --ranks 2")
         yield (self.runs < 1, f"--runs {self.runs}: at least 1", "use --runs 3")
+        yield (self.root < 0, f"--root {self.root}: not below 0", "use -r 0")
+        yield (self.seed < 0, f"--seed {self.seed}: not below 0", "use --seed 1")
         yield (
             self.iters is not None and self.iters < 1,
             f"--iters {self.iters}: at least 1",
@@ -209,7 +217,7 @@ class Sweep:
             "use -w 10",
         )
         yield (
-            self.imbalance < 1,
+            not 1 <= self.imbalance < math.inf,
             f"--imbalance {self.imbalance:g}: the hottest rank gets at least its share",
             "use 1 or more",
         )

@@ -11,11 +11,14 @@ import re
 
 from commbench.errors import UsageError
 
-_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[kmgt]?)(?:i?b)?", re.IGNORECASE)
+# Digits are limited so that no text becomes infinity.
+_SIZE = re.compile(r"(?P<number>\d{1,20}(?:\.\d+)?)\s*(?P<unit>[kmgt]?)(?:i?b)?", re.IGNORECASE)
 _SIZE_FACTOR = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
-_NUMBER_AND_UNIT = re.compile(r"(?P<number>\d+(?:\.\d*)?(?:e[+-]?\d+)?)\s*(?P<unit>[a-zµ%/]*)", re.IGNORECASE)
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_NUMBER_AND_UNIT = re.compile(r"(?P<number>\d{1,20}(?:\.\d*)?(?:e[+-]?\d{1,2})?)\s*(?P<unit>[a-zµ%/]*)", re.IGNORECASE)
+# Twice "µs": by Unicode the micro sign and the Greek letter are two characters, and keyboards have either.
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "\N{MICRO SIGN}s": 1e-6, "\N{GREEK SMALL LETTER MU}s": 1e-6, "ms": 1e-3,
+            "s": 1.0, "": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}  # fmt: skip
 _RATE_PREFIX = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 
@@ -47,7 +50,7 @@ def format_size_about(size: float) -> str:
     """A size that was estimated, three significant digits: "49.1K", "812", "1.20M"."""
     for suffix in ("T", "G", "M", "K"):
         factor = _SIZE_FACTOR[suffix.lower()]
-        if size >= factor:
+        if math.isfinite(size) and _rounded(size / factor, 3) >= 1:
             return f"{_significant(size / factor, 3)}{suffix}"
     return _significant(size, 3)
 
@@ -104,7 +107,7 @@ def format_microseconds(seconds: float) -> str:
 def format_seconds(seconds: float) -> str:
     """A time in running text: "3.12 us", "4.5 ms", "1.2 s"."""
     for unit, factor in (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3)):
-        if abs(seconds) < 1000 * factor:
+        if _rounded(abs(seconds) / factor, 3) < 1000:  # noqa: PLR2004 - the next unit begins there
             return f"{_significant(seconds / factor, 3)} {unit}"
     return f"{_significant(seconds, 3)} s"
 
@@ -130,5 +133,9 @@ def _significant(value: float, digits: int = 4) -> str:
         return "-"
     if value == 0:
         return "0"
-    exponent = math.floor(math.log10(abs(float(f"{value:.{digits - 1}e}"))))
+    exponent = math.floor(math.log10(abs(_rounded(value, digits))))
     return f"{value:.{max(0, digits - 1 - exponent)}f}"
+
+
+def _rounded(value: float, digits: int) -> float:
+    return float(f"{value:.{digits - 1}e}")

@@ -70,6 +70,12 @@ def modelled(
 
 
 @pytest.fixture
+def point() -> Callable[..., Point]:
+    """The function `point_of`."""
+    return point_of
+
+
+@pytest.fixture
 def record() -> Callable[..., Record]:
     """The function `record_of`."""
     return record_of

@@ -6,6 +6,7 @@ can be tested on any machine in seconds. What is real: its hangs, deaths and wro
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -92,8 +93,10 @@ def parse(text: str) -> Emulation:
         except ValueError as error:
             raise UsageError(f"--emulate: {word.strip()!r} is not understood", f"words: {SYNTAX}") from error
     emulation = Emulation(**values)
-    if not emulation.bandwidth > 0:
-        raise UsageError("--emulate bandwidth: more than 0", f"words: {SYNTAX}")
+    if not min(emulation.bandwidth, emulation.switch[2] if emulation.switch else math.inf) > 0:
+        raise UsageError("--emulate: a bandwidth is more than 0", f"words: {SYNTAX}")
+    if emulation.slow_rank and not 0 < emulation.slow_rank[1] < math.inf:
+        raise UsageError("--emulate slow_rank: a factor is more than 0", f"words: {SYNTAX}")
     return emulation
 
 

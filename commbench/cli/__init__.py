@@ -27,7 +27,7 @@ app = typer.Typer(
     name="commbench",
     help="Measure collective communication, fit alpha + D/B, and judge the curves.",
     context_settings={"help_option_names": ["-h", "--help"]},
-    rich_markup_mode="markdown",
+    rich_markup_mode="rich",
     pretty_exceptions_enable=False,
 )
 for command, panel in (

@@ -57,8 +57,6 @@ def plan(sweep: Sweep, *, launcher: str | None) -> Plan:
             notes.append("one rank: nothing travels, the numbers are call overhead and copies; there is nothing to fit")
         elif ranks > usable_cores() and not about(name).virtual:
             notes.append(f"{ranks} ranks on {usable_cores()} cores: they take turns, so times are the scheduler's")
-    if not about(name).virtual and (gpus := visible_gpus()):
-        notes.append(f"{len(gpus)} GPUs are here; this version measures host memory only")
     return Plan(settled, mpi, why, tuple(notes))
 
 
@@ -115,6 +113,12 @@ def _choose(asked: str, launcher: str | None) -> tuple[str, str, Mpi | None]:
     if asked != "auto":
         about(asked)
         return asked, "--backend", _mpi_for(asked, launcher)
+    if gpus := visible_gpus():
+        # A curve of the host's memory, taken for one of the GPUs, would mislead: it needs asking for.
+        raise UnavailableError(
+            f"{len(gpus)} GPUs are here, and this version measures host memory only",
+            "--backend mpi or --backend gloo measures the host",
+        )
     found = probe_mpi(launcher=launcher is None)
     if isinstance(found, Mpi):
         return "mpi", "the first of mpi and gloo that works here", found

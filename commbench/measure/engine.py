@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -300,7 +300,11 @@ class Engine:
         mine = {"host": socket.gethostname(), **machine.process_facts()}
         ranks = self.control.gather(mine)
         nodes = self.control.gather(machine.node_facts() if world.local_rank == 0 else None)
-        return {} if ranks is None or nodes is None else {"placement": ranks, "nodes": [n for n in nodes if n]}
+        libraries = self.control.gather(self.backend.libraries())
+        if ranks is None or nodes is None or libraries is None:
+            return {}
+        self.notes += differences(libraries)
+        return {"placement": ranks, "nodes": [node for node in nodes if node]}
 
     # -- lines ---------------------------------------------------------------------------------------------
 
@@ -394,6 +398,16 @@ class Engine:
             "elapsed": self.backend.now() - self._begun,
             "seconds": self.job.seconds,
         }
+
+
+def differences(libraries: Sequence[Mapping[str, str]]) -> list[str]:
+    """Notes on libraries that are not the same on all ranks: one curve then mixes two programs."""
+    notes = []
+    for name in sorted({name for mine in libraries for name in mine}):
+        values = [mine.get(name, "none") for mine in libraries]
+        if other := next((rank for rank, value in enumerate(values) if value != values[0]), 0):
+            notes.append(f"{name} differs between ranks: {values[0]} on rank 0, {values[other]} on rank {other}")
+    return notes
 
 
 def visit_seconds(left: float, points_left: int, number: int, budget: float) -> float:

@@ -33,6 +33,7 @@ COLUMNS = ("size", "count", "time(us)", "±%", "algbw", "busbw", "p95", "check")
 FIT_COLUMNS = ("curve", "alpha(us)", "B(GB/s)", "bus B", "n_1/2", "fit")
 _WIDTHS = (7, 11, 10, 6, 8, 8, 10, 8)
 _NOTHING = "-"
+_WIDEST = 9.99
 _LABEL = 8
 _BAD = ("wrong answer", "hung", "failed")
 
@@ -49,7 +50,7 @@ def row_cells(row: PointSummary | Point) -> tuple[str, ...]:
         format_size(row.point.bytes),
         str(row.point.bytes // row.point.itemsize),
         _NOTHING if known is None else format_microseconds(known.median),
-        _NOTHING if width is None else format_percent(width).removesuffix("%"),
+        _NOTHING if width is None else _percent(width),
         _NOTHING if row.algbw is None else format_gigabytes(row.algbw),
         _NOTHING if row.busbw is None else format_gigabytes(row.busbw),
         _NOTHING if known is None or known.p95 is None else format_microseconds(known.p95),
@@ -221,6 +222,10 @@ def _half_width(estimate: Estimate, show: Callable[[float], str]) -> str:
 def _bounds(estimate: Estimate, show: Callable[[float], str]) -> list[str]:
     bounds = ((">=", estimate.lower), ("<=", estimate.upper))
     return [f"{sign} {show(bound)}" for sign, bound in bounds if bound is not None]
+
+
+def _percent(width: float) -> str:
+    return format_percent(width).removesuffix("%") if width < _WIDEST else f">{100 * _WIDEST:.0f}"
 
 
 def _verdict(row: PointSummary) -> str:

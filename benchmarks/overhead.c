@@ -2,11 +2,11 @@
  *
  * Hot buffers on huge pages, two barriers before each call, CLOCK_MONOTONIC around the single call, maximum over
  * ranks per iteration, median over iterations; chunks of 256 with three unrecorded calls, as commbench's. Before
- * each cell it reads the state of the cores: a cache line handed from rank 0 to rank 1 and back.
+ * and after each cell it reads the state of the cores: a cache line handed from rank 0 to rank 1 and back.
  *
  *     mpicc -O2 overhead.c -o overhead && mpiexec -n 2 ./overhead SECONDS
  *
- * Prints one line a cell: operation, bytes, median seconds, hand-over seconds, samples.
+ * Prints one line a cell: operation, bytes, median seconds, hand-over seconds before and after.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -111,7 +111,7 @@ int main(int argc, char **argv) {
     for (unsigned c = 0; c < sizeof cells / sizeof *cells; c++) {
         int p2p = cells[c].p2p, bytes = cells[c].bytes, count = 0, again = 1;
         char *send = pages(2 * (size_t)bytes + 8192), *receive = send + (bytes + 4095) / 4096 * 4096;
-        double state = handover(line, (int64_t)c * 100000), lap = 1e-6;
+        double before = handover(line, (int64_t)c * 100000), lap = 1e-6;
         for (int i = 0; i < 20; i++) call(p2p, send, receive, bytes, comm);
         double start = now();
         while (again) {
@@ -135,8 +135,9 @@ int main(int argc, char **argv) {
             again = now() - start < seconds;
             MPI_Bcast(&again, 1, MPI_INT, 0, control);
         }
+        double after = handover(line, (int64_t)c * 100000 + 50000);
         if (rank == 0)
-            printf("%s %d %.9g %.9g %d\n", p2p ? "p2p" : "allreduce", bytes, median(all, count), state, count);
+            printf("%s %d %.9g %.9g %.9g\n", p2p ? "p2p" : "allreduce", bytes, median(all, count), before, after);
     }
     MPI_Finalize();
     return 0;

@@ -65,13 +65,14 @@ def points() -> list[Point]:
 
 
 def run_peer(mpi: Mpi, peer: Path, seconds: float) -> list[tuple[str, int, str, float]]:
-    """(operation, bytes, state, median seconds) of the C program."""
+    """(operation, bytes, state, median seconds) of the C program; a state that changed meanwhile is ""."""
     command = [str(mpi.mpiexec), "-n", "2", str(peer), str(seconds)]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\n")
     found = []
     for line in filter(None, lines):
-        op, size, median, state, _ = line.split()
-        found.append((op, int(size), name_of(float(state)) if float(state) > 0 else "", float(median)))
+        op, size, median, *probes = line.split()
+        states = {name_of(float(probe)) if float(probe) > 0 else "" for probe in probes}
+        found.append((op, int(size), states.pop() if len(states) == 1 else "", float(median)))
     return found
 
 

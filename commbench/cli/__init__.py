@@ -1,5 +1,7 @@
 """The commands, and the one place that turns an error into text and an exit code.
 
+Commands import what they work with when they run: `--help` and completion are typed all day and must be quick.
+
 0  fine, gate passed            3  the gate found a regression, and nothing else
 1  could not do it              4  cannot tell
 2  usage                      130  interrupted
@@ -15,13 +17,10 @@ from io import TextIOWrapper
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from commbench import __version__
 from commbench.cli import doctor, fit, plot, show, sweep
 from commbench.errors import CommbenchError, StoppedError, UsageError
-from commbench.report.console import console
-from commbench.report.text import clean
 
 app = typer.Typer(
     name="commbench",
@@ -112,6 +111,11 @@ def _usage_error(error: Exception) -> UsageError:
 def _explain(error: CommbenchError) -> None:
     if isinstance(error, UsageError) and not _speaks():
         return  # every rank of an mpirun finds the same mistake
+    from rich.text import Text
+
+    from commbench.report.console import console
+    from commbench.report.text import clean
+
     to = console(stderr=True)
     to.print(Text.assemble(("error: ", "bold red"), clean(error.message, 1000)), soft_wrap=True)
     if error.hint:
@@ -120,7 +124,7 @@ def _explain(error: CommbenchError) -> None:
 
 def _speaks() -> bool:
     """Whether this process may speak for all: it is no rank, or the lowest one."""
-    from commbench.measure.ranks import speaks  # noqa: PLC0415 - only a mistake needs it
+    from commbench.measure.ranks import speaks
 
     return speaks()
 

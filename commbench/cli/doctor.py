@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from itertools import groupby
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from commbench.errors import UnavailableError
-from commbench.jobs.checkup import Check, State, checkup, has_real_backend
-from commbench.report.console import console
+
+if TYPE_CHECKING:
+    from commbench.jobs.checkup import Check, State
 
 # Sign, the sign for terminals without Unicode, colour.
 _MARKS: dict[State, tuple[str, str, str]] = {
@@ -31,6 +31,8 @@ def doctor(
 
     Exits 1 when no real back end works; the emulated one does not count.
     """
+    from commbench.jobs.checkup import checkup, has_real_backend
+
     checks = checkup()
     works = has_real_backend(checks)
     if json_:
@@ -43,6 +45,10 @@ def doctor(
 
 
 def _print(checks: list[Check]) -> None:
+    from rich.text import Text
+
+    from commbench.report.console import console
+
     out = console()
     width = max(len(check.name) for check in checks)
     for section, members in groupby(checks, key=lambda check: check.section):

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from commbench.analyze.datasets import curves_of
-from commbench.analyze.fit import fit_curves
-from commbench.cli.reading import AsJson, AsMarkdown, Files, print_json, read, warn
+from commbench.cli.arguments import AsJson, AsMarkdown, Files
 from commbench.errors import CannotTellError
-from commbench.report.console import console
-from commbench.report.documents import fit_document
-from commbench.report.markdown import fits_markdown
-from commbench.report.tables import fits_view
 
 
 def fit(files: Files, as_json: AsJson = False, as_markdown: AsMarkdown = False) -> None:
@@ -20,6 +14,14 @@ def fit(files: Files, as_json: AsJson = False, as_markdown: AsMarkdown = False) 
     Intervals are 95 %: Student's t over runs, or within the run where there is only one. Exits 4 when no
     curve can be fitted.
     """
+    from commbench.analyze.datasets import curves_of
+    from commbench.analyze.fit import fit_curves
+    from commbench.cli.reading import print_json, read, warn
+    from commbench.report.console import console
+    from commbench.report.documents import fit_document
+    from commbench.report.markdown import fits_markdown
+    from commbench.report.tables import fits_view
+
     fits, refusals = fit_curves(curves_of(read(files, as_json=as_json, as_markdown=as_markdown)))
     if not fits:
         raise next(iter(refusals), CannotTellError("no record in these files", "`commbench show` says what went wrong"))

@@ -155,7 +155,7 @@ def _conclude(file: Path, output: Output, *, plain: bool = False) -> None:
         out.print(*([""] if number else []), view, sep="\n")
     written = [str(file)]
     if output.plot and any(point.seconds is not None for curve in curves for point in curve.points):
-        from commbench.report.plots import draw  # noqa: PLC0415 - matplotlib is slow to load, and not for --no-plot
+        from commbench.report.plots import draw
 
         written += [str(picture) for picture in draw(curves, _beside(file))]
     out.print(f"files   {', '.join(written)}", soft_wrap=True)

@@ -8,15 +8,16 @@ from typing import Annotated
 
 import typer
 
-from commbench.analyze.datasets import curves_of
-from commbench.cli.reading import AsJson, AsMarkdown, Files, print_json, read
+from commbench.cli.arguments import AsJson, AsMarkdown, Files
 from commbench.errors import UsageError
-from commbench.report.plots import FORMATS, draw
 
 
 class Format(StrEnum):
     png = "png"
     svg = "svg"
+
+
+_FORMATS = tuple(form.value for form in Format)
 
 
 Output = Annotated[
@@ -43,6 +44,10 @@ def plot(
 
     Prints the names of the files written. Pictures can be made again from results, so they are overwritten.
     """
+    from commbench.analyze.datasets import curves_of
+    from commbench.cli.reading import print_json, read
+    from commbench.report.plots import draw
+
     stem, formats = _target(files[0], output, only)
     written = draw(curves_of(read(files, as_json=as_json, as_markdown=as_markdown)), stem, formats)
     if as_json:
@@ -53,11 +58,11 @@ def plot(
 
 def _target(first: Path, output: Path | None, only: Format | None) -> tuple[Path, tuple[str, ...]]:
     """The name without its ending, and the formats to write."""
-    formats = FORMATS if only is None else (only.value,)
+    formats = _FORMATS if only is None else (only.value,)
     if output is None:
         return Path("plots", first.stem), formats
     ending = output.suffix.removeprefix(".").lower()
-    if ending not in FORMATS:
+    if ending not in _FORMATS:
         return output, formats
     if only not in (None, ending):
         raise UsageError(f"--output ends in .{ending} and --format says {only}", "leave --format out")

@@ -1,10 +1,10 @@
-"""What the reading commands share: their arguments, and the way from files to datasets."""
+"""What the reading commands share: the way from files to datasets, and to standard output."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -14,10 +14,6 @@ from commbench.records import load
 from commbench.report.console import console
 from commbench.report.tables import dataset_views
 from commbench.report.text import clean
-
-Files = Annotated[list[Path], typer.Argument(help="Results files that `commbench sweep` wrote.", show_default=False)]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document, in base units.")]
-AsMarkdown = Annotated[bool, typer.Option("--markdown", help="Markdown, for an issue or a pull request.")]
 
 
 def read(files: list[Path], *, as_json: bool, as_markdown: bool) -> list[Dataset]:

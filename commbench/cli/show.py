@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from commbench.cli.reading import AsJson, AsMarkdown, Files, print_json, print_views, read
-from commbench.report.documents import show_document
-from commbench.report.markdown import datasets_markdown
+from commbench.cli.arguments import AsJson, AsMarkdown, Files
 
 
 def show(files: Files, as_json: AsJson = False, as_markdown: AsMarkdown = False) -> None:
@@ -15,6 +13,10 @@ def show(files: Files, as_json: AsJson = False, as_markdown: AsMarkdown = False)
     Files measured in the same setting (hosts, library, environment) are averaged as further runs; others
     get tables of their own.
     """
+    from commbench.cli.reading import print_json, print_views, read
+    from commbench.report.documents import show_document
+    from commbench.report.markdown import datasets_markdown
+
     found = read(files, as_json=as_json, as_markdown=as_markdown)
     if as_json:
         print_json(show_document(found))

@@ -8,9 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from commbench.backends import BACKENDS
-from commbench.backends.emulated import SYNTAX
-from commbench.cli.measuring import Output, measure
 from commbench.errors import UsageError
 from commbench.ops import DTYPES, OPERATIONS, REDUCTIONS, parse_dtype, parse_operations, parse_reduction
 from commbench.spec import CACHES, LOOPS, MODES, THREAD_LEVELS
@@ -59,7 +56,8 @@ _REGISTERED = _not_yet("-R: registered buffers are not built yet", "leave -R out
 _GRAPH = _not_yet("-G: CUDA graphs come with the GPU back ends", "use --mode sync or --mode pipe")
 _SIZES, _WHAT, _RANKS, _TIMING, _FAULTS, _OUTPUT = "Sizes", "What", "Ranks", "Timing", "Faults", "Output"
 _OP_HELP = f"What to measure, a list or 'all': {', '.join(OPERATIONS)}."
-_BACKEND_HELP = f"auto, {', '.join(BACKENDS)}. auto takes mpi where it works, else gloo."
+_BACKEND_HELP = "auto, mpi, gloo, emulated. auto takes mpi where it works, else gloo."
+_EMULATE_HELP = "The emulated back end's truth: alpha=5us,bandwidth=10GB/s,noise=5%,..."
 _IN_PLACE_HELP = "no, yes or both; left out, each operation as the back end has it."
 _BUDGET_HELP = "Measuring time of the whole command, shared out over runs and points (60s)."
 
@@ -95,9 +93,7 @@ Pair = Annotated[
 Bidirectional = Annotated[
     bool | None, _option("--bidirectional", panel=_WHAT, help="p2p: both directions at once.", metavar="")
 ]
-Emulate = Annotated[
-    str | None, _option("--emulate", panel=_WHAT, help=f"The emulated back end's truth: {SYNTAX}.", metavar="SPEC")
-]
+Emulate = Annotated[str | None, _option("--emulate", panel=_WHAT, help=_EMULATE_HELP, metavar="SPEC")]
 Ranks = Annotated[
     int | None, _option("--ranks", panel=_RANKS, help="How many to start (one a core, 2 to 8).", metavar="N")
 ]
@@ -192,6 +188,8 @@ def sweep(
     Example: `commbench sweep --op allreduce,alltoall -e 16M --ranks 2`
     """
     given = {name: value for name, value in locals().items() if value is not None}
+    from commbench.cli.measuring import Output, measure
+
     for name in (
         "launcher",
         "quick",

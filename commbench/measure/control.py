@@ -20,6 +20,8 @@ from commbench.backends.base import World
 from commbench.errors import LaunchError
 from commbench.stats import Samples
 
+_GREETING = 10.0
+
 
 class Control(Protocol):
     """Every rank calls the same methods in the same order."""
@@ -164,23 +166,33 @@ class SocketControl:
                 server.settimeout(max(deadline - time.monotonic(), 0.01))
                 try:
                     peer, _ = server.accept()
-                    peer.settimeout(10)
-                    hello = _decode(_receive(peer))
-                    if hello["token"] != token:
-                        peer.close()
-                        continue
-                    peer.settimeout(None)
-                    self._peers[int(hello["rank"])] = peer
                 except TimeoutError:
                     missing = [str(rank) for rank in range(1, world.size) if rank not in self._peers]
+                    self.close()
                     raise LaunchError(
                         f"rank {', '.join(missing)} of {world.size} did not come to {world.address}:{world.port}",
                         "did the launcher start them all? --init-timeout gives them longer",
                     ) from None
-                except (ValueError, KeyError, TypeError, ConnectionError):
+                except ConnectionError:
                     continue
+                self._greet(peer, token)
         for peer in self._peers.values():
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def _greet(self, peer: socket.socket, token: str) -> None:
+        """Take in a rank that says who it is and shows the token; whoever else found the port is sent away."""
+        peer.settimeout(_GREETING)
+        try:
+            hello = _decode(_receive(peer))
+            rank = int(hello["rank"])
+            expected = hello["token"] == token and 0 < rank < self.world.size and rank not in self._peers
+        except (ValueError, KeyError, TypeError, OSError):
+            expected = False
+        if not expected:
+            peer.close()
+            return
+        peer.settimeout(None)
+        self._peers[rank] = peer
 
     def _reach(self, deadline: float, init_timeout: float) -> socket.socket:
         world = self.world

@@ -3,7 +3,10 @@
 1. torchrun and our own children: RANK, WORLD_SIZE and LOCAL_RANK, all three (some training pods use RANK alone
    for the node);
 2. MPI launchers: OMPI_COMM_WORLD_*, PMI_*, PMIX_* ;
-3. Slurm, inside a step of two tasks or more (a batch script carries SLURM_PROCID=0 too, and inherits it to all).
+3. Slurm.
+
+What Slurm itself says, by its own PMI too, counts inside a step of two tasks or more: a batch script and the shell
+of `srun --pty bash` carry SLURM_PROCID=0 and hand it to all they start.
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ def _from_torchrun(env: Mapping[str, str]) -> World | None:
 
 
 def _from_mpi(env: Mapping[str, str]) -> World | None:
+    tasks = _number(env, "SLURM_STEP_NUM_TASKS")
     if "OMPI_COMM_WORLD_RANK" in env:
         names = (
             "OMPI_COMM_WORLD_RANK",
@@ -55,9 +59,9 @@ def _from_mpi(env: Mapping[str, str]) -> World | None:
             "OMPI_COMM_WORLD_LOCAL_RANK",
             "OMPI_COMM_WORLD_LOCAL_SIZE",
         )
-    elif "PMI_RANK" in env and "PMI_SIZE" in env:
+    elif "PMI_RANK" in env and "PMI_SIZE" in env and ("MPI_LOCALNRANKS" in env or tasks != 1):
         names = "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"
-    elif "PMIX_RANK" in env and _number(env, "SLURM_STEP_NUM_TASKS"):
+    elif "PMIX_RANK" in env and tasks > 1:
         names = "PMIX_RANK", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""
     else:
         return None

@@ -59,9 +59,7 @@ def points() -> list[Point]:
     """The cells as points of commbench."""
     sweep = Sweep(ops=("allreduce",), backend="mpi", min_bytes=8, max_bytes=8)
     able = about("mpi").capabilities
-    return [
-        replace(sweep, ops=(op,), min_bytes=size, max_bytes=size).points(2, able)[0][0] for op, size in CELLS
-    ]
+    return [replace(sweep, ops=(op,), min_bytes=size, max_bytes=size).points(2, able)[0][0] for op, size in CELLS]
 
 
 def run_peer(mpi: Mpi, peer: Path, seconds: float) -> list[tuple[str, int, str, float]]:

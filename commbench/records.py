@@ -20,6 +20,7 @@ import base64
 import json
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import IO, Any, Literal, get_args
@@ -367,6 +368,7 @@ class Writer:
 
     def close(self) -> None:
         """Close; a file that nothing was written to is removed."""
-        self._file.close()
+        with suppress(OSError):  # a full disk: `write` has said so
+            self._file.close()
         if self.path.exists() and self.path.stat().st_size == 0:
             self.path.unlink()

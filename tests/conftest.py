@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from commbench.analyze.summary import Curve, curves, points
 from commbench.records import Record, Seconds, Writer
 from commbench.spec import Point
+
+# The same examples in every run, and no deadline: a red test means a change, not a busy machine.
+settings.register_profile("steady", derandomize=True, deadline=None, max_examples=50)
+settings.load_profile("steady")
 
 POWERS = tuple(8 << i for i in range(24))  # 8 B to 64 MiB
 

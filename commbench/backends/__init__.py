@@ -64,7 +64,7 @@ def open_backend(sweep: Sweep, world: World, run: int, cache_bytes: int) -> Back
     """
     match sweep.backend:
         case "mpi":
-            return mpi.MpiBackend(world, sweep.thread_level, sweep.loop, cache_bytes)
+            return mpi.MpiBackend(world, sweep, cache_bytes)
         case "gloo":
             return torch_dist.GlooBackend(world, sweep.init_timeout, cache_bytes)
         case _:

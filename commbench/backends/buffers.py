@@ -130,7 +130,7 @@ class Arena:
         return self._bytes[offset : offset + size].view(numpy_dtype(dtype))
 
     def fill(self, layout: Layout, dtype: str, value: int) -> None:
-        """Set everything that `layout` covers to `value`; a partial element at the end is set to zero bytes."""
+        """Set everything that `layout` covers to `value`."""
         if value == 0:
             self._bytes[: layout.total].fill(0)
         else:

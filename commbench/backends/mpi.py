@@ -12,7 +12,7 @@ from commbench.backends.base import Calibration, Call, World, calibrate_host_clo
 from commbench.backends.buffers import Arena, Layout, layout_of
 from commbench.backends.mpi_call import MpiCall
 from commbench.backends.mpi_library import MpiLibrary
-from commbench.spec import Capabilities, Point
+from commbench.spec import Capabilities, Point, Sweep
 
 _WHOLE_NUMBERS = frozenset({"int8", "uint8", "int32", "int64"})
 _REDUCIBLE = _WHOLE_NUMBERS | {"float16", "float32", "float64"}
@@ -42,8 +42,8 @@ _MOST_SLICES = 1 << 18
 class MpiBackend:
     """All of MPI_COMM_WORLD."""
 
-    def __init__(self, world: World, thread_level: str, loop: str, cache_bytes: int) -> None:
-        self.library = MpiLibrary(world, thread_level, loop)
+    def __init__(self, world: World, sweep: Sweep, cache_bytes: int) -> None:
+        self.library = MpiLibrary(world, sweep.thread_level, sweep.loop, sweep.init_timeout)
         self.rank = world.rank
         self.arena = Arena()
         self.cache_bytes = cache_bytes

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import os
-from collections.abc import Mapping
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +28,11 @@ _TYPE_NAMES = {
     "int64": "INT64_T",
 }
 
+_LATER = 10.0
 
-def start(thread_level: str, world: World) -> Any:
-    """Initialise MPI at `thread_level` and return the mpi4py.MPI module.
+
+def start(thread_level: str, world: World, init_timeout: float) -> Any:
+    """Initialise MPI at `thread_level` and return the mpi4py.MPI module; ends the process after `init_timeout`.
 
     The flavour of library and launcher are compared first: Open MPI's mpirun with an MPICH library would abort
     inside MPI_Init, the other way round every rank would be alone in a world of its own.
@@ -50,13 +56,33 @@ def start(thread_level: str, world: World) -> Any:
             "start the ranks with the mpiexec that belongs to this MPI; `commbench doctor` names it",
         )
     if not MPI.Is_initialized():
-        MPI.Init_thread(getattr(MPI, f"THREAD_{thread_level.upper()}"))
+        with _mortal(init_timeout):
+            MPI.Init_thread(getattr(MPI, f"THREAD_{thread_level.upper()}"))
     if world.launcher == "mpi" and MPI.COMM_WORLD.size != world.size:
         raise LaunchError(
             f"the launcher started {world.size} ranks, but this MPI ({version}) sees {MPI.COMM_WORLD.size}",
             "start the ranks with the mpiexec that belongs to this MPI; under srun use its --mpi, or mpiexec inside",
         )
     return MPI
+
+
+@contextmanager
+def _mortal(limit: float) -> Iterator[None]:
+    """MPI_Init waits for all ranks, for ever, and mpi4py holds the interpreter lock: no watchdog runs, no handler.
+
+    So signals do what they do to any program, and a thread in C, which needs no lock, ends the process in time.
+    """
+    names = (signal.SIGTERM, signal.SIGINT) if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in names}
+    with Path(os.devnull).open("w") as nowhere:
+        # Later than our parent, which can say what happened.
+        faulthandler.dump_traceback_later(limit + _LATER, exit=True, file=nowhere)
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _version(mpi: Any) -> str:
@@ -91,8 +117,8 @@ class MpiLibrary:
         compiled: the compiled loop, None where mpi4py's methods are used.
     """
 
-    def __init__(self, world: World, thread_level: str, loop: str) -> None:
-        self.mpi = start(thread_level, world)
+    def __init__(self, world: World, thread_level: str, loop: str, init_timeout: float) -> None:
+        self.mpi = start(thread_level, world, init_timeout)
         self.comm = self.mpi.COMM_WORLD.Dup()
         self.comm.Set_errhandler(self.mpi.ERRORS_RETURN)
         self.compiled, why_not = (None, "") if loop == "python" else kernels.load()

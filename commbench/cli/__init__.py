@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from io import TextIOWrapper
@@ -20,7 +21,7 @@ import typer
 
 from commbench import __version__
 from commbench.cli import doctor, fit, plot, show, sweep
-from commbench.errors import CommbenchError, StoppedError, UsageError
+from commbench.errors import CommbenchError, StoppedError, UnavailableError, UsageError
 
 app = typer.Typer(
     name="commbench",
@@ -38,6 +39,7 @@ for command, panel in (
 ):
     app.command(rich_help_panel=panel)(command)
 
+_PATIENCE = 1.0
 # The root of Typer's own usage errors. Typer exports a leaf only, and since 0.26 brings its own Click along.
 _WrongUsage: type[Exception] = typer.BadParameter.__mro__[2]
 
@@ -109,24 +111,33 @@ def _usage_error(error: Exception) -> UsageError:
 
 
 def _explain(error: CommbenchError) -> None:
-    if isinstance(error, UsageError) and not _speaks():
-        return  # every rank of an mpirun finds the same mistake
+    if _another_says_it(error):
+        time.sleep(_PATIENCE)  # launchers end all ranks at the first that fails: that must be the one that speaks
+        return
     from rich.text import Text
 
     from commbench.report.console import console
     from commbench.report.text import clean
 
-    to = console(stderr=True)
+    to = console(stderr=True, plain=_is_rank())
     to.print(Text.assemble(("error: ", "bold red"), clean(error.message, 1000)), soft_wrap=True)
     if error.hint:
         to.print(Text.assemble(("hint: ", "bold"), clean(error.hint, 1000)), soft_wrap=True)
 
 
-def _speaks() -> bool:
-    """Whether this process may speak for all: it is no rank, or the lowest one."""
+def _another_says_it(error: CommbenchError) -> bool:
+    """Every rank of an mpirun finds the same mistake, every rank of a host the same library missing."""
     from commbench.measure.ranks import speaks
 
-    return speaks()
+    if isinstance(error, UsageError):
+        return not speaks()
+    return isinstance(error, UnavailableError) and not speaks(per_node=True)
+
+
+def _is_rank() -> bool:
+    from commbench.measure.ranks import from_environment
+
+    return from_environment() is not None
 
 
 __all__ = ["app", "main", "run"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from commbench.backends import about
 from commbench.backends.base import World
 from commbench.cli.reading import print_json, warn
 from commbench.errors import CommbenchError, UsageError
-from commbench.jobs.as_rank import measure_as_rank, refuse_many_launches
+from commbench.jobs.as_rank import leave_launch, measure_as_rank, refuse_many_launches
 from commbench.jobs.guard import stand_guard
 from commbench.jobs.plan import Plan, default_output, expectation, plan, plan_as_rank
 from commbench.jobs.resume import Progress, progress_of
@@ -77,13 +78,15 @@ def _measure_as_parent(asked: Sweep, output: Output, launcher: str | None, befor
     _announce(settled, progress)
     parent = Parent(settled.sweep, this_command(), launcher=launcher, mpi=settled.mpi, first_run=first_run)
     to = console(stderr=True)
-    view = TerminalView(settled.sweep.runs, to) if to.is_terminal else LogView(settled.sweep.runs, to)
+    last_run = first_run - 1 + settled.sweep.runs
+    view = TerminalView(last_run, to) if to.is_terminal else LogView(last_run, to)
     try:
         with view:
             parent.measure(Desk(writer, view), progress)
     except (CommbenchError, KeyboardInterrupt):
-        writer.close()
-        _conclude(writer.path, output)
+        with suppress(CommbenchError, OSError):  # why it ended matters more than what cannot be shown of it
+            writer.close()
+            _conclude(writer.path, output)
         raise
     writer.close()
     _conclude(writer.path, output)
@@ -98,18 +101,25 @@ def _measure_as_rank(asked: Sweep, world: World, output: Output) -> None:
     if world.rank:
         code = measure_as_rank(settled.sweep, world, None, run=1, command=this_command(), complain=_complain)
         raise SystemExit(code)
-    writer, first_run = _open(settled, output)
-    _announce(settled, None)
+    try:
+        writer, first_run = _open(settled, output)
+    except CommbenchError as error:
+        _complain(error.message, error.hint)
+        leave_launch(settled.sweep, world)
+        raise SystemExit(error.exit_code) from error
+    _announce(settled, None, plain=True)
     # Some launchers give their ranks a terminal of their own; a person's is not at its other end.
-    desk = Desk(writer, LogView(1, console(stderr=True, plain=True)))
+    desk = Desk(writer, LogView(first_run, console(stderr=True, plain=True)))
     measure_as_rank(settled.sweep, world, desk, run=first_run, command=this_command(), complain=_complain)
     writer.close()
     _conclude(writer.path, output, plain=True)
     desk.raise_problems()
 
 
-def _complain(reason: str) -> None:
-    console(stderr=True, plain=True).print(f"error: {clean(reason, 1000)}", soft_wrap=True)
+def _complain(reason: str, hint: str = "") -> None:
+    for word, text in (("error", reason), ("hint", hint)):
+        if text:
+            console(stderr=True, plain=True).print(f"{word}: {clean(text, 1000)}", soft_wrap=True)
 
 
 def _open(settled: Plan, output: Output) -> tuple[Writer, int]:
@@ -125,9 +135,9 @@ def _open(settled: Plan, output: Output) -> tuple[Writer, int]:
     return Writer(file, force=output.force), 1
 
 
-def _announce(settled: Plan, progress: Progress | None) -> None:
+def _announce(settled: Plan, progress: Progress | None, *, plain: bool = False) -> None:
     """On stderr, before the first launch: what, by which back end and why, and for how long at most."""
-    sweep, to = settled.sweep, console(stderr=True)
+    sweep, to = settled.sweep, console(stderr=True, plain=plain)
     parts = [f"{sweep.backend} on host memory ({settled.why})"]
     if sweep.ranks is not None:
         points, _ = sweep.points(sweep.ranks, about(sweep.backend).capabilities)
@@ -137,7 +147,7 @@ def _announce(settled: Plan, progress: Progress | None) -> None:
             parts.append(f"{left} of {len(points) * sweep.runs} still missing")
     to.print(": ".join((parts[0], ", ".join(parts[1:]))) if parts[1:] else parts[0], style="dim", soft_wrap=True)
     for note in settled.notes:
-        warn(note)
+        warn(note, plain=plain)
 
 
 def _conclude(file: Path, output: Output, *, plain: bool = False) -> None:

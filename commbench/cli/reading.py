@@ -31,9 +31,9 @@ def read(files: list[Path], *, as_json: bool, as_markdown: bool) -> list[Dataset
     return datasets(results)
 
 
-def warn(text: str) -> None:
-    """One line on stderr."""
-    console(stderr=True).print(f"warning: {clean(text, 400)}", style="yellow", soft_wrap=True)
+def warn(text: str, *, plain: bool = False) -> None:
+    """One line on stderr; `plain` from a rank."""
+    console(stderr=True, plain=plain).print(f"warning: {clean(text, 400)}", style="yellow", soft_wrap=True)
 
 
 def print_views(found: list[Dataset]) -> None:

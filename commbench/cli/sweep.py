@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -36,6 +37,19 @@ def _pair(text: str, flag: str) -> tuple[int, int]:
     if not (comma and a.strip().isdigit() and b.strip().isdigit()):
         raise UsageError(f"{flag}: {text!r} is not two ranks", "use --pair 0,1")
     return int(a), int(b)
+
+
+def _command(text: str, flag: str) -> str:
+    """A command line, as it is; `shlex.split` must be able to read it when the ranks are started."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(
+            f"{flag}: {text!r} is not a command: {error}", "quote it once: --launcher 'mpirun -n 4'"
+        ) from error
+    if not words:
+        raise UsageError(f"{flag}: no command", "use --launcher 'mpirun -n 4', or leave it out")
+    return text
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -98,8 +112,14 @@ Ranks = Annotated[
     int | None, _option("--ranks", panel=_RANKS, help="How many to start (one a core, 2 to 8).", metavar="N")
 ]
 Launcher = Annotated[
-    str | None,
-    _option("--launcher", panel=_RANKS, help="Start ranks by this: 'srun -N2 -n16', 'mpirun -np 4'.", metavar="CMD"),
+    Any,
+    _parsed(
+        _command,
+        "--launcher",
+        panel=_RANKS,
+        help="Start ranks by this: 'srun -N2 -n16', 'mpirun -np 4'.",
+        metavar="CMD",
+    ),
 ]
 Runs = Annotated[
     int | None, _option("--runs", panel=_RANKS, help="Launches to average over (3; 1 for a rank).", metavar="N")

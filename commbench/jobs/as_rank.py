@@ -6,10 +6,11 @@ import json
 import threading
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from commbench.backends.base import World
-from commbench.errors import UsageError
+from commbench.errors import CommbenchError, UsageError
 from commbench.jobs.runs import Desk, as_typed
 from commbench.measure.engine import run_rank
 from commbench.records import dump_line
@@ -43,13 +44,24 @@ def measure_as_rank(
 
     def emit(line: Mapping[str, Any]) -> None:
         assert desk is not None
-        with lock:
-            # What a parent would read from a pipe, so that both ways are one.
-            desk.take(json.loads(dump_line(line)))
-        if line.get("kind") == "end" and line["fault"]:
-            complain(line["reason"])
+        # What a parent would read from a pipe, so that both ways are one.
+        line = json.loads(dump_line(line))
+        if line.get("kind") != "end" or not line["fault"]:
+            with lock:
+                desk.take(line)
+            return
+        with lock, suppress(CommbenchError):  # the file may be what went wrong
+            desk.take(line)
+        desk.writer.close()  # the process ends at once, and a file without a line must not stay
+        complain(line["reason"])
 
     return run_rank(job, world, emit if desk is not None else _nobody)
+
+
+def leave_launch(sweep: Sweep, world: World) -> None:
+    """Rank 0 cannot measure: meet the other ranks only to tell them, for they would wait for it in MPI_Init."""
+    job = Job(sweep=sweep, run=1, seconds=0.0, session="", launch="")
+    run_rank(job, world, _nobody, refused=True)
 
 
 def refuse_many_launches(sweep: Sweep, world: World, command: tuple[str, ...]) -> None:

@@ -17,7 +17,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Self
@@ -30,7 +31,10 @@ from commbench.measure.machine import usable_cores
 from commbench.measure.ranks import PARENT_MARK, RANK_VARIABLES
 from commbench.spec import Job
 
-_LINES_KEPT = 200
+KEPT = "finished records are kept; --resume measures the rest"
+_DOCTOR = "`commbench doctor` checks the launcher and the libraries"
+_WITNESS = "commbench: "
+_LINES_KEPT, _LONGEST_QUOTE = 200, 200
 _GRACE = 5.0
 _MODULE = "commbench.measure"
 
@@ -113,8 +117,10 @@ class Launch:
                     reader = threading.Thread(target=self._read, args=(stream,), daemon=True)
                     reader.start()
                     self._readers.append(reader)
-        except OSError as error:
-            self.end()
+        except BaseException as error:
+            self.end()  # Ctrl-C may come between two ranks
+            if not isinstance(error, OSError):
+                raise
             name = self._commands[0].argv[0]
             raise LaunchError(
                 f"{name}: cannot be started: {error.strerror}", "check --launcher, or see `commbench doctor`"
@@ -141,7 +147,7 @@ class Launch:
                     "raise --timeout if the point is that slow" if self._placement else "raise --init-timeout",
                 ) from None
             if line is None:
-                raise LaunchError(self._obituary(), "`commbench doctor` checks the launcher and the libraries")
+                raise LaunchError(self._obituary(), KEPT if self._placement else _DOCTOR)
             match line.get("kind"):
                 case "now":
                     self.last = f"{line['phase']} {line['what']}".strip() if "phase" in line else self.last
@@ -181,10 +187,11 @@ class Launch:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=_GRACE)
         codes = sorted({process.returncode for process in self._processes if process.returncode})
-        witness = [line for line in self._said if line.startswith("commbench:")]
-        said = witness or [line for line in self._said if line.strip(" =-*")]
-        text = "; ".join(dict.fromkeys(said[-3:])) if said else "and said nothing"
-        return f"the ranks ended (exit status {', '.join(map(str, codes)) or 0}) while {self.last}: {text}"
+        ended = f"the ranks ended (exit status {', '.join(map(str, codes)) or 0})"
+        if witness := [line.partition(_WITNESS)[2] for line in self._said if _WITNESS in line]:
+            return f"{ended}: {'; '.join(dict.fromkeys(witness[-3:]))}"
+        said = [line[:_LONGEST_QUOTE] for line in self._said if line.strip(" =-*")]
+        return f"{ended} while {self.last}{': ' if said else ' and said nothing'}{'; '.join(dict.fromkeys(said[-3:]))}"
 
     def _wait_for_the_end(self) -> None:
         deadline = time.monotonic() + _GRACE
@@ -194,6 +201,10 @@ class Launch:
 
     def end(self) -> None:
         """End every process of this launch: politely, then not."""
+        with _undisturbed():
+            self._end()
+
+    def _end(self) -> None:
         for number, patience in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0)):
             alive = [process for process in self._processes if process.poll() is None]
             for process in alive:
@@ -221,3 +232,17 @@ class Launch:
             with contextlib.suppress(OSError):
                 if word in Path(f"/proc/{rank['pid']}/cmdline").read_bytes():
                     os.kill(int(rank["pid"]), signal.SIGKILL)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C must not leave ranks behind: ending them takes seconds at most."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -44,9 +44,7 @@ def plan(sweep: Sweep, *, launcher: str | None) -> Plan:
         UsageError: it cannot do what is asked.
     """
     name, why, mpi = _choose(sweep.backend, launcher)
-    parse_emulation(sweep.emulate)
-    if sweep.emulate and name != "emulated":
-        raise UsageError("--emulate describes the emulated back end", "add --backend emulated")
+    _refuse_emulation(sweep, name)
     ranks = sweep.ranks if launcher else sweep.ranks or default_ranks()
     settled = replace(sweep, backend=name, ranks=ranks)
     notes = []
@@ -74,7 +72,7 @@ def plan_as_rank(sweep: Sweep, world: World) -> Plan:
         )
     else:
         name, why = sweep.backend, "--backend"
-    parse_emulation(sweep.emulate)
+    _refuse_emulation(sweep, name)
     _refuse_missing(name)
     if sweep.ranks not in (None, world.size):
         raise UsageError(f"--ranks {sweep.ranks}: the launcher started {world.size}", "leave --ranks out")
@@ -82,6 +80,12 @@ def plan_as_rank(sweep: Sweep, world: World) -> Plan:
     settled.points(world.size, about(name).capabilities)
     notes = () if world.size > 1 else ("one rank: nothing travels, there is nothing to fit",)
     return Plan(settled, None, why, notes)
+
+
+def _refuse_emulation(sweep: Sweep, name: str) -> None:
+    parse_emulation(sweep.emulate)
+    if sweep.emulate and name != "emulated":
+        raise UsageError("--emulate describes the emulated back end", "add --backend emulated")
 
 
 def default_ranks() -> int:

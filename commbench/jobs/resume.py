@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from commbench.errors import UsageError
+from commbench.errors import ResultsError, UsageError
 from commbench.records import Record, Results
 from commbench.spec import Point, Sweep, sweep_from_json
 
@@ -47,8 +47,16 @@ def progress_of(results: Results, asked: Sweep | None = None) -> Progress:
 
     Raises:
         UsageError: the file holds another sweep.
+        ResultsError: it does not say which sweep it holds.
     """
-    sweep = sweep_from_json(results.header.get("sweep", {}))
+    try:
+        sweep, key = sweep_from_json(results.header["sweep"]), dict(results.header["key"])
+        key["ranks"] = int(key["ranks"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ResultsError(
+            f"{results.path}: does not say what was asked for, so nothing can be missing",
+            "write a new file with --output",
+        ) from error
     if asked is not None:
         for name in sorted(_names(sweep) - _MAY_DIFFER):
             before, now = getattr(sweep, name), getattr(asked, name)
@@ -61,7 +69,7 @@ def progress_of(results: Results, asked: Sweep | None = None) -> Progress:
     for header in results.runs:
         launches[header["run"]] = launches.get(header["run"], 0) + 1
     finished = {(record.point, record.run) for record in results.records if is_finished(record)}
-    return Progress(asked or sweep, launches, finished, dict(results.header.get("key", {})))
+    return Progress(asked or sweep, launches, finished, key)
 
 
 def _names(sweep: Sweep) -> set[str]:

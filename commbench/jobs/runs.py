@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Protocol
 
 from commbench.backends import about
 from commbench.errors import CommbenchError, MeasurementError, ResultsError, StoppedError, UsageError
-from commbench.jobs.launch import Launch, command_lines
+from commbench.jobs.launch import KEPT, Launch, command_lines
 from commbench.jobs.probe import Mpi
 from commbench.jobs.resume import Progress, is_finished
 from commbench.measure.engine import end_line
@@ -24,7 +24,6 @@ from commbench.spec import Job, Point, Sweep
 from commbench.units import format_size
 
 _FILED = ("run", "record", "trace", "end")
-_KEPT = "finished records are kept; --resume measures the rest"
 _SKIP = ", --on-hang skip goes on without that point"
 
 
@@ -47,6 +46,8 @@ class Desk:
     Attributes:
         finished: (point, run) that need no further launch.
         problems: reasons of failed, hung and wrong points.
+        launch: the last one that began in the file.
+        open: it is not closed there.
     """
 
     writer: Writer
@@ -55,14 +56,19 @@ class Desk:
     problems: list[str] = field(default_factory=list)
     hung: set[Point] = field(default_factory=set)
     ranks: int = 0
+    launch: str = ""
+    open: bool = False
 
     def take(self, line: Mapping[str, Any]) -> None:
         """One line of rank 0."""
         kind = line.get("kind")
-        if kind in _FILED:
+        # The end of a launch that never began is not filed: nothing was measured, and no file should say so.
+        if kind in _FILED and (kind != "end" or self.open):
             self.writer.write(line)
+        if kind in ("run", "end"):
+            self.open = kind == "run"
         if kind == "run":
-            self.ranks = int(line["ranks"])
+            self.ranks, self.launch = int(line["ranks"]), str(line["launch"])
             self.view.run(line)
         elif kind == "record":
             record = Record.from_json(line)
@@ -118,7 +124,7 @@ class Parent:
         launches = progress.launches.get(run, 0) if progress else 0
         key = progress.key if progress else {}
         left = self.sweep.total_budget / self.sweep.runs
-        only = self._missing(desk, run, progress.key.get("ranks", 0)) if launches and progress else None
+        only = self._missing(desk, run, progress.key["ranks"]) if launches and progress else None
         while only is None or only:
             launches += 1
             job = Job(
@@ -135,14 +141,15 @@ class Parent:
             began, hung_before = time.monotonic(), len(desk.hung)
             end = self._launch(job, desk)
             fault, reason = end["fault"], end["reason"]
+            kept = KEPT if desk.launch == job.launch else ""
             if not fault:
                 return
             if fault == "stopped":
-                raise StoppedError(reason, _KEPT, exit_code=end["exit_code"])
+                raise StoppedError(reason, kept, exit_code=end["exit_code"])
             if end["exit_code"] == UsageError.exit_code:
                 raise UsageError(reason)
             if fault != "hung" or self.sweep.on_hang == "stop" or len(desk.hung) == hung_before:
-                raise MeasurementError(reason, _KEPT + (_SKIP if fault == "hung" else ""))
+                raise MeasurementError(reason, kept + (_SKIP if fault == "hung" else ""))
             # Fresh processes for what is left: a communicator that hung once cannot be trusted.
             left = max(left - (time.monotonic() - began), 1.0)
             only = [point for point in self._missing(desk, run, desk.ranks) if point not in desk.hung]
@@ -156,20 +163,23 @@ class Parent:
         with Launch(job, commands) as launch:
             try:
                 end = launch.run(desk.take)
-            except (CommbenchError, KeyboardInterrupt) as error:
+            except KeyboardInterrupt as interrupt:
+                stopped = StoppedError("stopped by Ctrl-C", KEPT)
+                self._close_file(job, desk, stopped)
+                raise stopped from interrupt
+            except CommbenchError as error:
                 self._close_file(job, desk, error)
                 raise
             desk.take(end)
             return end
 
     @staticmethod
-    def _close_file(job: Job, desk: Desk, error: BaseException) -> None:
+    def _close_file(job: Job, desk: Desk, error: CommbenchError) -> None:
         if isinstance(error, ResultsError):
             return
-        stopped = isinstance(error, KeyboardInterrupt | StoppedError)
-        code = 130 if isinstance(error, KeyboardInterrupt) else getattr(error, "stop_code", 1)
-        reason = "stopped by Ctrl-C" if isinstance(error, KeyboardInterrupt) else str(error)
-        desk.take(end_line(job, Fault("stopped" if stopped else "failed", reason, code)))
+        stopped = isinstance(error, StoppedError)
+        code = error.stop_code if isinstance(error, StoppedError) else error.exit_code
+        desk.take(end_line(job, Fault("stopped" if stopped else "failed", error.message, code)))
 
 
 @contextmanager
@@ -177,7 +187,7 @@ def _sigterm_stops() -> Iterator[None]:
     """SIGTERM (Slurm's time limit, a container's stop) ends the command as Ctrl-C does, with exit code 1."""
 
     def stop(_number: int, _frame: object) -> NoReturn:
-        raise StoppedError("stopped by SIGTERM", _KEPT, exit_code=1)
+        raise StoppedError("stopped by SIGTERM", KEPT, exit_code=1)
 
     before = signal.signal(signal.SIGTERM, stop)
     try:

@@ -14,7 +14,7 @@ from commbench.spec import Job
 
 LINE_MARK = "\x1e"
 """Begins every line for the parent (ASCII record separator, RFC 7464): whatever a launcher or library prints
-between is told apart from it."""
+between is told apart from it. Careful: `str.splitlines` takes it for a line's end."""
 
 
 def main() -> int:

@@ -65,7 +65,7 @@ def open_control(kind: str, world: World, thread_level: str, init_timeout: float
         kind = "gloo"
     match kind:
         case "mpi":
-            return MpiControl(world, thread_level)
+            return MpiControl(world, thread_level, init_timeout)
         case "gloo":
             return GlooControl(world, init_timeout)
         case _:
@@ -75,9 +75,9 @@ def open_control(kind: str, world: World, thread_level: str, init_timeout: float
 class MpiControl:
     """On a duplicate of MPI_COMM_WORLD of its own."""
 
-    def __init__(self, world: World, thread_level: str) -> None:
+    def __init__(self, world: World, thread_level: str, init_timeout: float) -> None:
         self.world = world
-        self._mpi = mpi_library.start(thread_level, world)
+        self._mpi = mpi_library.start(thread_level, world, init_timeout)
         self._comm = self._mpi.COMM_WORLD.Dup()
 
     def barrier(self) -> None:
@@ -159,9 +159,19 @@ class SocketControl:
             self._peers[0] = self._reach(deadline, init_timeout)
             _send(self._peers[0], _encode({"rank": world.rank, "token": token}))
 
+    def _serve(self) -> socket.socket:
+        world = self.world
+        try:
+            return socket.create_server((world.address, world.port), backlog=world.size)
+        except OSError as error:
+            raise LaunchError(
+                f"rank 0 cannot listen at {world.address}:{world.port}: {error.strerror or error}",
+                "set MASTER_ADDR and MASTER_PORT to an address and a free port of rank 0's host",
+            ) from error
+
     def _meet_all(self, deadline: float, token: str) -> None:
         world = self.world
-        with socket.create_server((world.address, world.port), backlog=world.size) as server:
+        with self._serve() as server:
             while len(self._peers) < world.size - 1:
                 server.settimeout(max(deadline - time.monotonic(), 0.01))
                 try:

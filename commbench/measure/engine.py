@@ -39,10 +39,14 @@ _SHORTEST_VISIT = 0.01
 _LONGEST_VISIT = 0.3
 
 
-def run_rank(job: Job, world: World, emit: Emit) -> int:
+def run_rank(job: Job, world: World, emit: Emit, *, refused: bool = False) -> int:
     """Be one rank of `job`: meet the others, measure, return the exit code.
 
-    `emit` receives the lines of the results file on rank 0, also from the watchdog's thread.
+    Args:
+        job: the launch.
+        world: this rank.
+        emit: receives the lines of the results file on rank 0, also from the watchdog's thread.
+        refused: on rank 0, nothing shall be measured: all leave as soon as they have met.
     """
     slot = Slot(Doing("starting", allowance=job.sweep.init_timeout))
     closing = Closing(job, emit)
@@ -51,20 +55,23 @@ def run_rank(job: Job, world: World, emit: Emit) -> int:
     try:
         control = _meet(job, world, slot, watchdog)
         # Ranks of somebody's launcher each made up their own; rank 0's counts.
-        job = closing.job = replace(
-            job, **control.broadcast({"run": job.run, "launch": job.launch, "session": job.session})
-        )
+        shared = {"run": job.run, "launch": job.launch, "session": job.session, "refused": refused}
+        shared = control.broadcast(shared)
+        if shared.pop("refused"):
+            control.barrier()
+            watchdog.close()
+            return CommbenchError.exit_code
+        job = closing.job = replace(job, **shared)
         backend = open_backend(job.sweep, control.world, job.run, machine.last_level_cache_bytes() or 0)
         engine = Engine(job, backend, control, slot, closing)
         code = engine.lead() if world.rank == 0 else engine.follow()
     except CommbenchError as error:
-        watchdog.fail(error.message + (f" ({error.hint})" if error.hint else ""), error.exit_code)
+        message = error.message + (f" ({error.hint})" if error.hint else "")
+        watchdog.fail(message, error.exit_code, perhaps_another=isinstance(error, MeasurementError))
         raise
     except Exception as error:
-        watchdog.fail(f"{type(error).__name__}: {error}")
+        watchdog.fail(f"{type(error).__name__}: {error}", perhaps_another=True)
         raise
-    slot.set("ending", "", job.sweep.timeout)
-    control.barrier()
     watchdog.close()
     backend.close()
     return code
@@ -178,6 +185,7 @@ class Engine:
                 case "finish":
                     self._slowest(command["point"])
                 case _:
+                    self._leave_together()
                     return int(command["exit_code"])
 
     # -- leader --------------------------------------------------------------------------------------------
@@ -190,6 +198,7 @@ class Engine:
         failed = self._walk()
         code = 1 if failed else 0
         self.control.broadcast({"do": "end", "exit_code": code})
+        self._leave_together()
         self.emit(end_line(self.job, None, f"{failed} of {len(self.points)} points failed" if failed else ""))
         return code
 
@@ -257,6 +266,10 @@ class Engine:
         return 1 if problem else 0
 
     # -- on all ranks together -----------------------------------------------------------------------------
+
+    def _leave_together(self) -> None:
+        self.slot.set("ending", "", self.job.sweep.timeout)
+        self.control.barrier()
 
     def _prepared(self, index: int) -> Timed:
         if index not in self.timed:

@@ -25,7 +25,10 @@ from commbench.backends.base import World
 
 _BEAT = 1.0
 _GRACE = 2.0
+_SILENT = 3 * _BEAT
+_AFTERMATH = 1.0
 _LONGEST_LINE = 1 << 16
+_BYE, _DONE = b"bye\n", b"done\n"
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -91,6 +94,7 @@ class Watchdog:
         self._ranks: dict[socket.socket, int] = {}
         self._closing = False
         self._farewell = False
+        self._ending = threading.Lock()
         self._signalled = threading.Event()
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -126,14 +130,23 @@ class Watchdog:
         self._send(hello | {"token": where["token"]})
         self._selector.register(link, selectors.EVENT_READ)
 
-    def fail(self, message: str, exit_code: int = 1) -> None:
-        """This rank cannot go on: rank 0 tells why, then everybody ends. Does not return."""
+    def fail(self, message: str, exit_code: int = 1, *, perhaps_another: bool = False) -> None:
+        """This rank cannot go on: rank 0 tells why, then everybody ends. Does not return.
+
+        Args:
+            message: why.
+            exit_code: the command's.
+            perhaps_another: a library complained, as it does when another rank is gone. That one is to be named,
+                by its closed link, which may arrive a moment later.
+        """
+        if perhaps_another:
+            time.sleep(_AFTERMATH)
         if self._world.rank == 0:
             self._end(Fault("failed", message, exit_code))
         self._send({"fault": message})
         # Before the links exist the others are likely to find the same: rank 0 speaks, unless it lives on.
         if self._link is None and not self._signalled.wait(_GRACE / 2):
-            print(f"commbench: rank {self._world.rank}: {message}", file=sys.stderr, flush=True)  # noqa: T201
+            _tell(f"rank {self._world.rank}: {message}")
         time.sleep(_GRACE)
         os._exit(1)
 
@@ -141,7 +154,13 @@ class Watchdog:
         """The launch is over: closed links are no longer deaths."""
         self._closing = True
         self._send({"bye": True})
+        for wire in list(self._buffers):  # also those that have not said yet who they are
+            with contextlib.suppress(OSError):
+                wire.send(_DONE)
         signal.set_wakeup_fd(-1)
+        # Nobody looks at signals any more: from here on they end the process as they usually do.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def doing(self) -> dict[int, str]:
         """What every rank last said it was doing (rank 0)."""
@@ -162,8 +181,12 @@ class Watchdog:
 
     def _beat(self) -> None:
         if self._world.rank == 0:
-            with contextlib.suppress(Exception):
+            try:
                 self._on_beat(self._slot.doing)
+            except BrokenPipeError:
+                self._end(Fault("stopped", "nobody reads what rank 0 says any more"))
+            except Exception:  # noqa: BLE001, S110 - a beat that cannot be shown is no reason to end
+                pass
         self._send({"doing": str(self._slot.doing), "age": round(self._slot.age, 1)})
 
     def _ready(self, wire: Any) -> None:
@@ -177,6 +200,8 @@ class Watchdog:
         elif self._link is not None and wire is self._link:
             said = self._read(wire)
             self._farewell = self._farewell or bool(said)
+            # Rank 0 left the last barrier, so all went well, and it may be gone before this rank has left it.
+            self._closing = self._closing or _DONE in said
             if not said:
                 self._lost_rank_0()
         else:
@@ -222,7 +247,7 @@ class Watchdog:
             return
         if self._world.rank == 0:
             self._end(Fault("hung", f"no progress for {age:.0f} s: {self._everyone()}"))
-        print(f"commbench: {self._name(self._world.rank)}: no progress for {age:.0f} s: {doing}", file=sys.stderr)  # noqa: T201
+        _tell(f"{self._name(self._world.rank)}: no progress for {age:.0f} s: {doing}")
         os._exit(1)
 
     def _everyone(self) -> str:
@@ -230,9 +255,9 @@ class Watchdog:
         said: dict[str, list[int]] = {}
         for rank in range(self._world.size):
             peer = self._peers.get(rank, {})
-            silent = time.monotonic() - peer["heard"] if "heard" in peer else 0.0
+            silent = _silence(peer)
             doing = str(self._slot.doing) if rank == 0 else peer.get("doing", "not linked")
-            if silent > 3 * _BEAT:
+            if silent > _SILENT:
                 doing = f"silent for {silent:.0f} s, last {doing} (stopped, or its machine is gone)"
             said.setdefault(doing, []).append(rank)
         order = sorted(said.items(), key=lambda item: "silent" not in item[0])
@@ -249,7 +274,7 @@ class Watchdog:
             return
         # Rank 0 that ends on purpose says so; only its silent death needs a witness, and one is enough.
         if self._world.rank == 1 and not self._farewell:
-            print(f"commbench: rank 0 is gone while rank 1 was {self._slot.doing}", file=sys.stderr, flush=True)  # noqa: T201
+            _tell(f"rank 0 is gone while rank 1 was {self._slot.doing}")
         os._exit(1)
 
     def _on_signal(self, number: int) -> None:
@@ -265,20 +290,44 @@ class Watchdog:
         os._exit(1)
 
     def _end(self, fault: Fault) -> None:
+        self._ending.acquire()  # never released: the thread that comes second stays here until the process ends
         self._closing = True
         try:
             self._on_fault(fault)
         except Exception as error:  # noqa: BLE001 - whatever it is, the fault itself must still be told
-            print(f"commbench: {fault.message} (and then: {error})", file=sys.stderr, flush=True)  # noqa: T201
+            _tell(f"{fault.message} (and then: {error})")
         for wire in self._ranks:
             with contextlib.suppress(OSError):
-                wire.send(b"bye\n")
+                wire.send(_BYE)
+        self._end_the_stopped()
         os._exit(fault.exit_code)
+
+    def _end_the_stopped(self) -> None:
+        """End ranks of this host that have fallen silent: a stopped process would not notice that all is over.
+
+        Launchers wait for it for ever. Its link is still open, so the number is still its own.
+        """
+        here = socket.gethostname()
+        for peer in self._peers.values():
+            if peer["host"] == here and not peer.get("bye") and _silence(peer) > _SILENT:
+                with contextlib.suppress(OSError):
+                    os.kill(peer["pid"], signal.SIGKILL)
 
     def _send(self, said: dict[str, Any]) -> None:
         if self._link is not None:
             with contextlib.suppress(OSError):
                 self._link.sendall(json.dumps(said).encode() + b"\n")
+
+
+def _silence(peer: dict[str, Any]) -> float:
+    """Seconds since a rank was last heard of."""
+    return time.monotonic() - peer["heard"] if "heard" in peer else 0.0
+
+
+def _tell(text: str) -> None:
+    """One line on stderr, wherever that leads: whoever read it may be gone, and that must not stop the end."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"commbench: {text}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _some(ranks: list[int]) -> str:

@@ -30,10 +30,10 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> World | Non
     return _from_torchrun(environment) or _from_mpi(environment) or _from_slurm(environment)
 
 
-def speaks(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process may print errors: alone, or the lowest rank."""
+def speaks(environment: Mapping[str, str] = os.environ, *, per_node: bool = False) -> bool:
+    """Whether this process may print errors: alone, or the lowest rank, of all or `per_node`."""
     world = from_environment(environment)
-    return world is None or world.rank == 0
+    return world is None or (world.local_rank if per_node else world.rank) == 0
 
 
 def _from_torchrun(env: Mapping[str, str]) -> World | None:

@@ -104,7 +104,7 @@ class TimeLoop:
         if self._leads:
             spent = self._backend.now() - start
             timed.measured += spent
-            timed.lap = spent / size
+            timed.lap = spent / (size + lead)
             timed.trace.extend(slowest)
             timed.histogram.extend(slowest)
 

@@ -24,17 +24,19 @@ _KINDS = (
     ("float32", "sum"), ("bfloat16", "sum"), ("int8", "prod"), ("float16", "max"), ("float64", "min"),
     ("uint8", "min"), ("int32", "sum"), ("int64", "prod"), ("float32", "avg"), ("bfloat16", "avg"),
 )  # fmt: skip
+# Rotation moves addresses and knows no types: three widths are enough.
+_ROTATED_KINDS = 3
 _ROTATED_CACHE = 64 << 10
 
 
 def points(backend: str, count: int) -> Iterator[Point]:
-    """Every operation, form, type and reduction that the back end has; odd sizes; hot and rotated buffers."""
+    """Every operation, form, type and reduction that the back end has, at odd sizes, most with hot buffers only."""
     able = about(backend).capabilities
-    for dtype, redop in _KINDS:
+    for number, (dtype, redop) in enumerate(_KINDS):
         for name, row in OPERATIONS.items():
             if dtype not in (able.reduces.get(redop, ()) if row.reduces else able.moves):
                 continue
-            for cache in ("hot", "rotated"):
+            for cache in ("hot", "rotated") if number < _ROTATED_KINDS else ("hot",):
                 for both in (False, True) if name == "p2p" else (False,):
                     sweep = Sweep(
                         ops=(name,), backend=backend, dtype=dtype, redop=redop, in_place="both", root=count - 1,
@@ -57,7 +59,7 @@ def main() -> None:
     for point in everything:
         call = backend.prepare(point)
         # Twice, with both modes between: a second slice is used, and the loops must leave the call in order.
-        for _ in range(2):
+        for again in (False, True):
             call.refill()
             call.once()
             mismatch = call.check()
@@ -65,15 +67,20 @@ def main() -> None:
             if mismatch is not None:
                 wrong.append(f"{point}: {mismatch}")
             call.settle()
-            out = np.full(3, -1.0)
-            call.sync(out, 1)
-            call.pipe(2, out, 1)
+            if again:
+                break
+            out = np.full((2, 2), -1.0)
+            call.sync(out[0], 1)
+            call.pipe(2, out[1], 1)
             if not (out >= 0).all():
                 wrong.append(f"{point}: not every duration was written: {out}")
     found = control.gather(wrong)
     control.barrier()
     if found is not None:
-        print(json.dumps({"checked": checked, "points": len(everything), "wrong": sum(found, [])}), flush=True)
+        everywhere = [problem for mine in found for problem in mine]
+        said = {"checked": checked, "points": len(everything), "wrong": everywhere}
+        sys.stdout.write(json.dumps(said) + "\n")
+        sys.stdout.flush()
     backend.close()
 
 

@@ -10,7 +10,6 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from commbench.cli import doctor as module
 from commbench.cli.doctor import doctor
 from commbench.errors import UnavailableError
 from commbench.jobs.checkup import Check
@@ -28,7 +27,7 @@ app.command()(doctor)
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> list[Check]:
     checks = [MISSING, WORKING, EMULATED, BUSY]
-    monkeypatch.setattr(module, "checkup", lambda: checks)
+    monkeypatch.setattr("commbench.jobs.checkup.checkup", lambda: checks)
     return checks
 
 

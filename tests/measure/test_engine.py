@@ -32,8 +32,9 @@ Lines = list[dict[str, Any]]
 
 
 def sweep_of(**changes: Any) -> Sweep:
+    """Three sizes, in calls of a millisecond: a visit is some hundred of them."""
     usual: dict[str, Any] = {"ops": ("allreduce",), "backend": "emulated", "ranks": 1, "max_bytes": 32, "budget": 2.0}
-    return Sweep(**usual | changes)
+    return Sweep(**usual | {"emulate": "alpha=1ms"} | changes)
 
 
 def job_of(sweep: Sweep, **changes: Any) -> Job:
@@ -185,6 +186,12 @@ def test_every_point_is_visited_three_times_in_passes() -> None:
     assert {record.how["visits"] for record in finished(lines)} == {3}
 
 
+def test_a_later_run_keeps_its_order_from_pass_to_pass() -> None:
+    sizes = visited(walk(sweep_of(max_bytes=256), run=2)[0])
+
+    assert sizes[:6] == sizes[6:12] != sorted(sizes[:6])
+
+
 def test_a_point_has_a_number_after_its_first_visit() -> None:
     lines, _ = walk(sweep_of())
     first = Record.from_json(lines[1])
@@ -221,7 +228,7 @@ def test_a_visit_is_a_fair_share_of_what_is_left(
 
 def test_a_point_that_is_known_well_enough_stops() -> None:
     """Three visits of 0.3 s make more than the 0.3 s, 60 samples and 3 visits that are asked for."""
-    records = finished(walk(sweep_of(emulate="noise=5%"))[0])
+    records = finished(walk(sweep_of(emulate="alpha=1ms,noise=5%"))[0])
 
     assert {record.stop for record in records} == {"precision"}
     assert all(record.samples >= 60 and record.how["seconds"] >= 0.3 for record in records)
@@ -246,7 +253,7 @@ def test_the_launchs_own_time_ends_every_point() -> None:
 
 @pytest.mark.parametrize("count", [1, 7, 300, 5000])
 def test_n_gives_exactly_n_samples_whatever_the_budget(count: int) -> None:
-    records = finished(walk(sweep_of(iters=count, emulate="noise=50%"), seconds=1e-9)[0])
+    records = finished(walk(sweep_of(iters=count, emulate="alpha=1ms,noise=50%"), seconds=1e-9)[0])
 
     assert {(record.samples, record.stop, record.how["visits"]) for record in records} == {(count, "iterations", 1)}
 
@@ -255,7 +262,7 @@ def test_n_gives_exactly_n_samples_whatever_the_budget(count: int) -> None:
 
 
 def test_a_wrong_answer_fails_its_point_before_it_is_timed() -> None:
-    lines, code = walk(sweep_of(emulate="wrong=0@16"))
+    lines, code = walk(sweep_of(emulate="alpha=1ms,wrong=0@16"))
     right, wrong, last = sorted(finished(lines), key=lambda record: record.point.bytes)
 
     assert code == 1
@@ -282,7 +289,7 @@ def test_an_answer_that_became_wrong_while_timing_fails_its_point_and_keeps_its_
 
 
 def test_without_checks_nothing_is_checked_and_the_record_says_so() -> None:
-    lines, code = walk(sweep_of(emulate="wrong=0@16", check=False))
+    lines, code = walk(sweep_of(emulate="alpha=1ms,wrong=0@16", check=False))
 
     assert code == 0
     assert {record.check for record in finished(lines)} == {"skipped"}

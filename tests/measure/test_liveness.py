@@ -7,6 +7,7 @@ sockets of the test that say what ranks say.
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
@@ -56,9 +57,9 @@ for line in sys.stdin:
         slot.set("timing", "allreduce 64K", float(line))
 """
 
-# Another rank, whose rank 0 is the test; it sleeps through everything but a failure of its own.
+# Another rank, whose rank 0 is the test. Until its input ends it is busy, with a failure of its own at most.
 RANK_1 = """
-import json, sys, time
+import sys
 from commbench.backends.base import World
 from commbench.measure import liveness
 from commbench.measure.liveness import Doing, Slot, Watchdog
@@ -71,7 +72,7 @@ if sys.argv[1] != "0":
     watchdog.join({"address": "127.0.0.1", "port": int(sys.argv[1]), "token": "secret"})
 if sys.argv[2]:
     watchdog.fail(sys.argv[2])
-time.sleep(60)
+sys.stdin.read()
 """
 
 
@@ -106,6 +107,14 @@ class Leader:
             if key in found:
                 return found
         raise AssertionError(f"rank 0 ended without a line of {key}")
+
+    def hear_of(self, rank: int) -> str:
+        """Wait until rank 0 has heard from `rank`; returns what that is doing."""
+        while True:
+            self.tell("doing")
+            doing: dict[str, str] = self.line("doing")["doing"]
+            if str(rank) in doing:
+                return doing[str(rank)]
 
     def verdict(self) -> tuple[str, str, int]:
         """(kind, message, exit code of the process) of its fault."""
@@ -225,18 +234,17 @@ def test_rank_0_beats_and_knows_what_the_others_do(leader: Leader) -> None:
     assert leader.line("beat") == {"beat": "timing allreduce 64K"}
 
     say(leader.link(1), doing="checking broadcast 8")
-    while True:  # until the watchdog has heard it
-        leader.tell("doing")
-        found = leader.line("doing")["doing"]
-        if len(found) == 2 and found["1"]:
-            break
-    assert found == {"0": "timing allreduce 64K", "1": "checking broadcast 8"}
+    while not (doing := leader.hear_of(1)):
+        pass
+    assert (doing, leader.hear_of(0)) == ("checking broadcast 8", "timing allreduce 64K")
 
 
 def test_after_the_end_closed_links_are_no_deaths(leader: Leader) -> None:
     wire = leader.link(1)
+    leader.hear_of(1)
     leader.tell("close")
     leader.line("closed")
+    assert wire.recv(100) == b"done\n"  # so that the other rank does not take it for dead either
     wire.close()
 
     out, err = leader.process.communicate(timeout=20)
@@ -245,11 +253,28 @@ def test_after_the_end_closed_links_are_no_deaths(leader: Leader) -> None:
     assert err == ""
 
 
+def test_rank_0_that_nobody_listens_to_any_more_ends_the_launch(leader: Leader) -> None:
+    """Its parent was killed: the pipe of its lines is broken."""
+    assert leader.process.stdout is not None
+    assert leader.process.stderr is not None
+    leader.process.stdout.close()
+
+    assert leader.process.wait(20) == 1
+    assert leader.process.stderr.read().startswith("commbench: nobody reads what rank 0 says any more")
+
+
 # -- the other ranks ---------------------------------------------------------------------------------------------
 
 
 def rank_1(server: socket.socket | None, fault: str = "", allowance: float = 60.0) -> subprocess.Popen[str]:
     return start(RANK_1, str(server.getsockname()[1]) if server else "0", fault, str(allowance))
+
+
+def end_of(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of a process that ends by itself, though its input is still open."""
+    code = process.wait(20)
+    out, err = process.communicate()
+    return code, out, err
 
 
 @pytest.fixture
@@ -279,15 +304,13 @@ def test_a_rank_that_cannot_go_on_leaves_the_word_to_rank_0(server: socket.socke
         wire.sendall(b"bye\n")
 
     assert said == {"fault": "disk full"}
-    out, err = process.communicate(timeout=20)
-    assert (process.returncode, out, err) == (1, "", "")
+    assert end_of(process) == (1, "", "")
 
 
 def test_a_rank_without_a_link_says_itself_why_it_fails() -> None:
     process = rank_1(None, "no MPI here")
 
-    assert process.communicate(timeout=20) == ("", "commbench: rank 1: no MPI here\n")
-    assert process.returncode == 1
+    assert end_of(process) == (1, "", "commbench: rank 1: no MPI here\n")
 
 
 @pytest.mark.parametrize(
@@ -300,15 +323,26 @@ def test_the_silent_death_of_rank_0_has_a_witness(server: socket.socket, farewel
     wire.sendall(farewell)
     wire.close()
 
-    assert process.communicate(timeout=20) == ("", said)
-    assert process.returncode == 1
+    assert end_of(process) == (1, "", said)
+
+
+def test_a_rank_that_was_told_that_all_is_done_goes_on_to_its_own_end(server: socket.socket) -> None:
+    process = rank_1(server)
+    wire, _ = server.accept()
+    wire.recv(1000)
+    wire.sendall(b"done\n")
+    wire.close()
+    time.sleep(0.3)
+
+    assert process.communicate(timeout=20) == ("", "")
+    assert process.returncode == 0
 
 
 def test_a_rank_that_hangs_while_rank_0_says_nothing_ends_itself(server: socket.socket) -> None:
     process = rank_1(server, allowance=0.1)
-    out, err = process.communicate(timeout=20)
+    code, out, err = end_of(process)
 
-    assert (process.returncode, out) == (1, "")
+    assert (code, out) == (1, "")
     where = rf"rank 1 on {re.escape(socket.gethostname())}"
     assert re.fullmatch(rf"commbench: {where}: no progress for \d+ s: timing allreduce 64K\n", err)
 
@@ -342,15 +376,37 @@ def test_a_slot_knows_what_and_since_when(monkeypatch: pytest.MonkeyPatch) -> No
     assert str(slot.doing) == "timing allreduce 64K"
 
 
-def test_a_rank_that_fell_silent_stands_first(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def watchdog(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watchdog]:
+    """Of rank 0 of five, never started, at 1000 s: rank 2 was last heard at 960, rank 3 on another host, 4 not yet."""
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0)
-    watchdog = Watchdog(World(0, 3, 0, 3, "parent"), Slot(Doing("timing", "x")), lambda _: None, lambda _: None)
-    for wire in (watchdog._wake_reader, watchdog._wake_writer):
+    one = Watchdog(World(0, 5, 0, 5, "parent"), Slot(Doing("timing", "x")), lambda _: None, lambda _: None)
+    here = socket.gethostname()
+    one._peers = {
+        1: {"host": here, "pid": 11, "doing": "timing x", "heard": 999.5},
+        2: {"host": here, "pid": 12, "doing": "checking x", "heard": 960.0},
+        3: {"host": "elsewhere", "pid": 13, "doing": "timing x", "heard": 980.0},
+    }
+    yield one
+    for wire in (one._wake_reader, one._wake_writer):
         wire.close()
-    watchdog._peers = {1: {"doing": "timing x", "heard": 999.5}, 2: {"doing": "checking x", "heard": 960.0}}
 
-    silent = "silent for 40 s, last checking x (stopped, or its machine is gone)"
-    assert watchdog._everyone() == f"rank 2: {silent}; ranks 0-1: timing x"
+
+def test_ranks_that_fell_silent_stand_first(watchdog: Watchdog) -> None:
+    gone = "(stopped, or its machine is gone)"
+    assert watchdog._everyone() == (
+        f"rank 2: silent for 40 s, last checking x {gone}; rank 3: silent for 20 s, last timing x {gone}; "
+        "ranks 0-1: timing x; rank 4: not linked"
+    )
+
+
+def test_only_the_silent_ranks_of_this_host_are_ended(watchdog: Watchdog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stopped process (SIGSTOP, a debugger) would not notice that all is over, and launchers wait for it."""
+    killed: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "kill", lambda *what: killed.append(what))
+    watchdog._end_the_stopped()
+
+    assert killed == [(12, signal.SIGKILL)]
 
 
 def test_a_fault_of_which_nothing_else_is_known_ends_with_1() -> None:

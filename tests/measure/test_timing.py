@@ -213,6 +213,14 @@ def test_in_pipe_mode_samples_are_batches_of_one_depth(visit: Visitor) -> None:
     assert timed.trace.minimum == timed.trace.maximum == 5e-5  # seconds per call, not per batch
 
 
+def test_the_first_chunk_of_batches_is_sized_by_what_a_batch_takes(visit: Visitor) -> None:
+    """64 calls of 2 us are 128 us, so 20 of them; by the single call it would be 256 batches, 33 ms."""
+    machine, _ = visit(2e-6, mode="pipe")
+    first = next(said for said in machine.said if said[-1:] == (3,))
+
+    assert first == ("pipe", 64, 20, 3)
+
+
 def test_buffers_are_settled_before_each_visit(visit: Visitor) -> None:
     machine, _ = visit(1e-3, visits=3)
 

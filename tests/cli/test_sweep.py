@@ -1,0 +1,256 @@
+"""`commbench sweep` as a user runs it: own launches on every back end, files, formats, appending and resuming."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.launching import (
+    HERE,
+    SMALL,
+    SMALL_SIZES,
+    Bench,
+    a_bench,
+    lines_of,
+    needs_mpich,
+    needs_torch,
+    of_kind,
+    records_of,
+)
+
+pytestmark = pytest.mark.launch
+
+EMULATED = ("--op", "allreduce", "--backend", "emulated", *SMALL)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with a_bench(tmp_path) as one:
+        yield one
+        assert one.left() == []
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [pytest.param("mpi", marks=needs_mpich), pytest.param("gloo", marks=needs_torch), "emulated"],
+)
+def test_a_sweep_writes_every_size_and_shows_the_table(bench: Bench, tmp_path: Path, backend: str) -> None:
+    done = bench.sweep("--op", "allreduce", "--backend", backend, "--ranks", "2", *SMALL, "--output", "one.jsonl")
+    assert done.code == 0, done.err
+    kinds = [line["kind"] for line in lines_of(tmp_path / "one.jsonl")]
+    assert (kinds[0], kinds[-1]) == ("run", "end")
+    assert kinds.count("trace") == len(SMALL_SIZES)
+    records = records_of(tmp_path / "one.jsonl")
+    assert sorted(record["bytes"] for record in records) == SMALL_SIZES
+    assert all(record["status"] == "ok" and record["check"] == "ok" for record in records)
+    assert all(record["seconds"]["median"] > 0 and "partial" not in record["flags"] for record in records)
+    [end] = of_kind(tmp_path / "one.jsonl", "end")
+    assert (end["status"], end["exit_code"]) == ("complete", 0)
+    assert done.out.startswith("allreduce sum · float32 · 2 ranks on ")
+    assert "\x1b" not in done.out + done.err
+
+
+def test_the_fit_of_an_emulated_sweep_is_the_truth_it_was_given(bench: Bench) -> None:
+    spec = "alpha=7us,bandwidth=4GB/s,noise=3%"
+    options = ("--op", "allgather", "--backend", "emulated", "--emulate", spec, "--total-budget", "3s", "--no-plot")
+    done = bench.sweep(*options, "--json", limit=120)
+    assert done.code == 0, done.err
+    document = json.loads(done.out)
+    assert set(document) == {"file", "show", "fit"}
+    assert set(document["show"]) >= {"records", "points", "findings"}
+    [curve] = document["fit"]["curves"]
+    assert curve["alpha_seconds"]["value"] == pytest.approx(7e-6, rel=0.02)
+    assert curve["bandwidth_bytes_per_second"]["value"] == pytest.approx(4e9, rel=0.02)
+    assert curve["runs"] == 3
+    [file] = (bench.folder / "results").glob("*-allgather-emulated-auto-2r.jsonl")
+    assert document["file"] == f"results/{file.name}"
+
+
+def test_one_seed_gives_one_result_and_another_seed_another(bench: Bench, tmp_path: Path) -> None:
+    medians = []
+    for name, seed in (("a", "5"), ("b", "5"), ("c", "6")):
+        file = f"{name}.jsonl"
+        assert bench.sweep(*EMULATED, "--emulate", "noise=5%", "--seed", seed, "-n", "50", "--output", file).code == 0
+        medians.append({r["bytes"]: r["seconds"]["median"] for r in records_of(tmp_path / file)})
+    assert medians[0] == medians[1]
+    assert medians[0] != medians[2]
+
+
+def test_iters_takes_exactly_so_many_samples(bench: Bench, tmp_path: Path) -> None:
+    assert bench.sweep(*EMULATED, "-n", "77", "--output", "n.jsonl").code == 0
+    records = records_of(tmp_path / "n.jsonl")
+    assert {(record["samples"], record["stop"]) for record in records} == {(77, "iterations")}
+
+
+@needs_mpich
+def test_modes_forms_and_caches_are_curves_of_their_own(bench: Bench, tmp_path: Path) -> None:
+    options = ("--mode", "sync,pipe", "--in-place", "both", "--cache", "rotated", "--ranks", "2")
+    done = bench.sweep("--op", "allreduce", "--backend", "mpi", *SMALL, *options, "--output", "m.jsonl")
+    assert done.code == 0, done.err
+    curves = {(r["mode"], r["in_place"], r["cache"]) for r in records_of(tmp_path / "m.jsonl")}
+    assert curves == {(mode, form, "rotated") for mode in ("sync", "pipe") for form in (False, True)}
+
+
+def test_all_operations_run_on_the_emulated_back_end(bench: Bench, tmp_path: Path) -> None:
+    options = ("--op", "all", "--backend", "emulated", *SMALL, "--bidirectional", "--output", "all.jsonl")
+    assert bench.sweep(*options).code == 0
+    records = records_of(tmp_path / "all.jsonl")
+    assert len({record["op"] for record in records}) == 11
+    variants = {record["op"]: record.get("variant") for record in records}
+    assert variants["alltoallv"] == "imbalance=1.5"
+    assert variants["p2p"] == "pair=0,1;bidirectional"
+    assert variants["allreduce"] is None
+
+
+def test_a_plot_lies_beside_the_results(bench: Bench, tmp_path: Path) -> None:
+    options = [option for option in EMULATED if option != "--no-plot"]
+    assert bench.sweep(*options, "--output", "results/x.jsonl").code == 0
+    assert (tmp_path / "plots" / "x.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "plots" / "x.svg").read_text().startswith("<?xml")
+
+
+def test_append_numbers_the_runs_on(bench: Bench, tmp_path: Path) -> None:
+    for _ in range(2):
+        assert bench.sweep(*EMULATED, "--append", "all.jsonl").code == 0
+    assert [line["run"] for line in of_kind(tmp_path / "all.jsonl", "run")] == [1, 2]
+    shown = bench.run(HERE.commbench, "show", "all.jsonl", "--json")
+    assert {point["runs"] for point in json.loads(shown.out)["points"]} == {2}
+
+
+def test_an_existing_file_is_refused_before_anything_is_measured(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "there.jsonl").write_text("precious\n")
+    done = bench.sweep(*EMULATED, "--output", "there.jsonl")
+    assert done.code == 1
+    assert done.error == "there.jsonl: exists already"
+    assert "--force" in done.hint
+    assert (tmp_path / "there.jsonl").read_text() == "precious\n"
+    assert bench.sweep(*EMULATED, "--output", "there.jsonl", "--force").code == 0
+
+
+def test_resume_measures_what_is_missing_and_nothing_else(bench: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "cut.jsonl"
+    assert bench.sweep(*EMULATED, "--runs", "2", "--output", file.name).code == 0
+    whole = file.read_text().splitlines(keepends=True)
+    # As a kill would leave it: the second run after two finished sizes, in the middle of a line.
+    second = [number for number, line in enumerate(whole) if '"kind":"run"' in line][1]
+    finished = [n for n, line in enumerate(whole) if n > second and '"kind":"trace"' in line][1]
+    file.write_text("".join(whole[: finished + 1]) + whole[finished + 1][:40])
+    kept = {(r["run"], r["bytes"]) for r in records_of(file) if "partial" not in r["flags"]}
+    done = bench.sweep("--resume", file.name, "--no-plot")
+    assert done.code == 0, done.err
+    records = records_of(file)
+    assert sorted((r["run"], r["bytes"]) for r in records) == [(run, size) for run in (1, 2) for size in SMALL_SIZES]
+    again = {(r["run"], r["bytes"]) for r in records if "resumed" in r["flags"]}
+    assert again == {(run, size) for run in (1, 2) for size in SMALL_SIZES} - kept
+    before = file.read_text()
+    assert bench.sweep("--resume", file.name, "--no-plot").code == 0
+    assert file.read_text() == before
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [(("--dtype", "float64"), "dtype"), (("--emulate", "alpha=9us"), "emulate"), (("--ranks", "3"), "ranks")],
+)
+def test_resume_refuses_another_question(bench: Bench, tmp_path: Path, options: tuple[str, ...], word: str) -> None:
+    assert bench.sweep(*EMULATED, "--ranks", "2", "--output", "r.jsonl").code == 0
+    before = (tmp_path / "r.jsonl").read_text()
+    done = bench.sweep("--resume", "r.jsonl", *options)
+    assert done.code == 2
+    assert word in done.error
+    assert (tmp_path / "r.jsonl").read_text() == before
+
+
+def test_resume_refuses_another_machine(bench: Bench, tmp_path: Path) -> None:
+    assert bench.sweep(*EMULATED, "--output", "r.jsonl").code == 0
+    head, *rest = (tmp_path / "r.jsonl").read_text().splitlines()
+    run = json.loads(head)
+    run["key"]["cpu_model"] = "Z80"
+    lines = [json.dumps(run), *[line for line in rest if '"bytes":32768' not in line]]
+    (tmp_path / "r.jsonl").write_text("\n".join(lines) + "\n")
+    done = bench.sweep("--resume", "r.jsonl", "--no-plot")
+    assert done.code == 2
+    assert "cpu_model = 'Z80'" in done.error
+
+
+@needs_mpich
+def test_one_rank_is_allowed_and_warned_about_but_not_fitted(bench: Bench) -> None:
+    done = bench.sweep("--op", "allreduce", "--backend", "mpi", "--ranks", "1", *SMALL)
+    assert done.code == 0, done.err
+    assert "nothing travels" in done.err
+    assert "fit     none" in done.out
+
+
+def test_quick_is_one_run(bench: Bench, tmp_path: Path) -> None:
+    done = bench.sweep(
+        "--op", "allreduce", "--backend", "emulated", "--quick", "-n", "20", "-e", "64", "--output", "q.jsonl"
+    )
+    assert done.code == 0, done.err
+    assert [line["run"] for line in of_kind(tmp_path / "q.jsonl", "run")] == [1]
+
+
+def test_a_slow_rank_is_named_with_its_share(bench: Bench, tmp_path: Path) -> None:
+    options = ("--ranks", "3", "--emulate", "slow_rank=2:1.5", "--output", "s.jsonl")
+    assert bench.sweep(*EMULATED, *options).code == 0
+    for record in records_of(tmp_path / "s.jsonl"):
+        assert record["slowest"] == [2, 1.0]
+        assert "one_rank_last" in record["flags"]
+        truth = 5e-6 + record["bytes"] / 10e9
+        assert math.isclose(record["seconds"]["median"], 1.5 * truth, rel_tol=1e-9)
+
+
+REFUSED = [
+    (("--op", "alreduce"), "unknown operation 'alreduce'", "did you mean 'allreduce'?"),
+    (("--op", "sum"), "--op is the collective", "use --redop sum"),
+    ((), "--op is missing", "commbench sweep --op allreduce"),
+    (("--op", "allreduce", "-b", "1M", "-e", "1K"), "is larger than --max-bytes", "swap -b and -e"),
+    (("--op", "allreduce", "-f", "1"), "--factor 1 would never reach", "use -f 2"),
+    (("--op", "allreduce", "-i", "0"), "--step-bytes 0", "use -i 1M"),
+    (("--op", "allreduce", "-b", "x"), "'x' is not a size", "8, 64K, 1G"),
+    (("--op", "allreduce", "--backend", "magic"), "unknown back end 'magic'", "mpi"),
+    (("--op", "allreduce", "--mode", "fast"), "--mode", "sync, pipe"),
+    (("--op", "p2p", "--backend", "emulated", "--ranks", "1"), "needs two ranks", "--ranks 2"),
+    (("--op", "reduce", "--backend", "emulated", "--root", "9"), "--root 9", "below 2"),
+    (("--op", "allreduce", "--backend", "gloo", "--in-place", "no"), "in place only", "--in-place"),
+    (("--op", "allreduce", "--backend", "emulated", "--emulate", "alpha=much"), "not a duration", "5us"),
+    (("--op", "allreduce", "-R"), "-R", "leave -R out"),
+    (("--op", "allreduce", "--no-such-flag"), "--no-such-flag", "--help"),
+    (("--op", "allreduce", "--backend", "gloo", "-e", "1T"), "GiB of buffers", "smaller -e"),
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "message", "hint"), REFUSED, ids=[" ".join(row[0]) or "nothing" for row in REFUSED]
+)
+def test_nonsense_is_refused_in_one_line_with_a_hint(
+    bench: Bench, tmp_path: Path, options: tuple[str, ...], message: str, hint: str
+) -> None:
+    ranks = () if "--ranks" in options else ("--ranks", "2")
+    done = bench.sweep(*options, *ranks)
+    assert done.code == 2, done.err
+    assert message in done.error
+    assert hint in done.hint
+    assert "Traceback" not in done.err
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(("backend", "module", "extra"), [("mpi", "mpi4py", "mpich"), ("gloo", "torch", "torch")])
+def test_a_back_end_that_is_not_installed_names_the_line_that_brings_it(
+    bench: Bench, backend: str, module: str, extra: str
+) -> None:
+    code = (
+        "import importlib.util, sys, subprocess;"
+        "find = importlib.util.find_spec;"
+        f"importlib.util.find_spec = lambda name, *a: None if name == {module!r} else find(name, *a);"
+        "import commbench.jobs.plan as plan;"
+        "from commbench.jobs.probe import Absent;"
+        f"plan.probe_mpi = lambda **_: Absent('mpi4py is not installed', \"pip install 'commbench[{extra}]'\", False);"
+        "from commbench.cli import run; sys.exit(run(sys.argv[1:]))"
+    )
+    done = bench.run(HERE.python, "-c", code, "sweep", "--op", "allreduce", "--backend", backend)
+    assert done.code == 1
+    assert f"{module} is not installed" in done.error
+    assert f"pip install 'commbench[{extra}]'" in done.hint

@@ -240,8 +240,9 @@ def interval_over(values: list[float]) -> tuple[float, float, float]:
 
 
 def t_quantile(probability: float, freedom: int) -> float:
-    """Quantile of Student's t for a probability above one half, to four digits or better: Hill's expansion (ACM algorithm 396), exact for 1 and 2.
+    """Quantile of Student's t for a probability above one half, to four digits or better.
 
+    Hill's expansion (ACM algorithm 396); exact for 1 and 2 degrees of freedom.
     scipy has it too, but takes half a second to import, and ranks and `show` should not pay that.
     """
     if freedom == 1:

@@ -22,7 +22,7 @@ _CHECK_ORDER: tuple[Check, ...] = ("ok", "skipped", "wrong")
 
 # Worst first: what makes the number wrong, then what makes it vague, then what one should only know.
 _FLAG_ORDER = (
-    "two_modes", "drift", "state_changed", "unstable", "partial", "one_rank_last", "outliers", "autocorrelated",
+    "state_changed", "two_modes", "drift", "unstable", "partial", "one_rank_last", "outliers", "autocorrelated",
     "few_samples", "too_short", "resumed",
 )  # fmt: skip
 

@@ -31,6 +31,8 @@ CAPABILITIES = Capabilities(
 
 SYNTAX = "alpha=5us,bandwidth=10GB/s,noise=5%,switch=256K:20us:20GB/s,slow_rank=1:1.5,hang=1@64K,die=1@64K,wrong=1@64K"
 
+_LEAST, _LONGEST = 1e-6, 1e18
+
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
@@ -97,6 +99,8 @@ def parse(text: str) -> Emulation:
         raise UsageError("--emulate: a bandwidth is more than 0", f"words: {SYNTAX}")
     if emulation.slow_rank and not 0 < emulation.slow_rank[1] < math.inf:
         raise UsageError("--emulate slow_rank: a factor is more than 0", f"words: {SYNTAX}")
+    if not max(emulation.seconds(0), emulation.seconds(1 << 62)) < _LONGEST:
+        raise UsageError(f"--emulate: a call of more than {_LONGEST:g} s", f"words: {SYNTAX}")
     return emulation
 
 
@@ -142,7 +146,8 @@ class EmulatedCall:
         common = emulation.seconds(self.point.bytes) * factors
         slow, factor = emulation.slow_rank or (-1, 1.0)
         out[:] = common * (factor if backend.rank == slow else 1.0)
-        backend.elapsed += float(common.sum()) * max(factor, 1.0)
+        # Drawing a duration takes real time: a budget in a world without latency would never be spent.
+        backend.elapsed += max(float(common.sum()) * max(factor, 1.0), len(out) * _LEAST)
 
     def pipe(self, depth: int, out: Samples, lead: int) -> None:  # noqa: ARG002 - batches of a constant are that constant
         self.sync(out, lead)

@@ -83,7 +83,9 @@ def _measure_as_parent(asked: Sweep, output: Output, launcher: str | None, befor
     try:
         with view:
             parent.measure(Desk(writer, view), progress)
-    except (CommbenchError, KeyboardInterrupt):
+    except (CommbenchError, KeyboardInterrupt) as error:
+        if isinstance(error, UsageError):
+            raise  # refused: nothing was measured, so there is nothing to show
         with suppress(CommbenchError, OSError):  # why it ended matters more than what cannot be shown of it
             writer.close()
             _conclude(writer.path, output)

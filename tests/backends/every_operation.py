@@ -24,6 +24,8 @@ _KINDS = (
     ("float32", "sum"), ("bfloat16", "sum"), ("int8", "prod"), ("float16", "max"), ("float64", "min"),
     ("uint8", "min"), ("int32", "sum"), ("int64", "prod"), ("float32", "avg"), ("bfloat16", "avg"),
 )  # fmt: skip
+# Of three sizes the middle one: a barrier of Gloo takes a millisecond on two cores, and loops know no sizes.
+_NOT_TIMED = range(1000, 10_000)
 # Rotation moves addresses and knows no types: three widths are enough.
 _ROTATED_KINDS = 3
 _ROTATED_CACHE = 64 << 10
@@ -58,7 +60,7 @@ def main() -> None:
     checked = 0
     for point in everything:
         call = backend.prepare(point)
-        # Twice, with both modes between: a second slice is used, and the loops must leave the call in order.
+        # Twice, with both modes between: another slice is used, and the loops must leave the call in order.
         for again in (False, True):
             call.refill()
             call.once()
@@ -67,12 +69,12 @@ def main() -> None:
             if mismatch is not None:
                 wrong.append(f"{point}: {mismatch}")
             call.settle()
-            if again:
-                break
-            out = np.full((2, 2), -1.0)
-            call.sync(out[0], 1)
+            if again or point.bytes in _NOT_TIMED:
+                continue
+            out = [np.full(2, -1.0), np.full(1, -1.0)]
+            call.sync(out[0], 0)
             call.pipe(2, out[1], 1)
-            if not (out >= 0).all():
+            if min(map(np.min, out)) < 0:
                 wrong.append(f"{point}: not every duration was written: {out}")
     found = control.gather(wrong)
     control.barrier()

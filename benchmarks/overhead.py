@@ -26,11 +26,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from commbench.backends import about
+from commbench.job import Job
 from commbench.jobs.probe import Mpi, probe_mpi
 from commbench.measure.__main__ import LINE_MARK
 from commbench.measure.handover import name_of
 from commbench.measure.machine import node_facts
-from commbench.spec import Job, Point, Sweep
+from commbench.spec import Point, Sweep
 from commbench.units import format_size
 
 HERE = Path(__file__).resolve().parent

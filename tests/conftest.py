@@ -12,7 +12,8 @@ import pytest
 from hypothesis import settings
 
 from commbench.analyze.summary import Curve, curves, points
-from commbench.records import Record, Seconds, Writer
+from commbench.records import Record, Seconds
+from commbench.results import Writer
 from commbench.spec import Point
 
 # The same examples in every run, and no deadline: a red test means a change, not a busy machine.

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.errors import ResultsError
-from commbench.records import Record, Seconds, Writer, dump_line, load, trace_line, traces
+from commbench.records import Record, Seconds
+from commbench.results import Writer, dump_line, load, trace_line, traces
 from commbench.spec import Point
 from commbench.stats import FLAGS
 

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.errors import UsageError
+from commbench.job import Job, sweep_from_json
 from commbench.ops import DTYPES, OPERATIONS, REDUCTIONS
-from commbench.spec import Capabilities, Job, Point, Sweep, sweep_from_json
+from commbench.spec import Capabilities, Point, Sweep
 
 EVERYTHING = Capabilities(
     forms=dict.fromkeys(OPERATIONS, (False, True)),

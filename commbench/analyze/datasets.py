@@ -14,7 +14,8 @@ from typing import Any
 
 from commbench.analyze.setting import Setting
 from commbench.analyze.summary import Curve, PointSummary, curves, points
-from commbench.records import Record, Results
+from commbench.records import Record
+from commbench.results import Results
 
 
 @dataclass(frozen=True)

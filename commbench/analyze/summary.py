@@ -118,7 +118,7 @@ def busbw(point: Point, seconds: float) -> float | None:
 def points(records: Iterable[Record]) -> list[PointSummary]:
     """One summary a point, in the order the points first appear.
 
-    Of several records of a point in one run the last counts, as in `records.load`, so that a running sweep
+    Of several records of a point in one run the last counts, as in `results.load`, so that a running sweep
     may pass all it has seen. Partial ones count only for points that no run has finished yet; the flag
     stays, since something is missing.
     """

@@ -99,7 +99,8 @@ def parse(text: str) -> Emulation:
         raise UsageError("--emulate: a bandwidth is more than 0", f"words: {SYNTAX}")
     if emulation.slow_rank and not 0 < emulation.slow_rank[1] < math.inf:
         raise UsageError("--emulate slow_rank: a factor is more than 0", f"words: {SYNTAX}")
-    if not max(emulation.seconds(0), emulation.seconds(1 << 62)) < _LONGEST:
+    slowest = max(emulation.seconds(0), emulation.seconds(1 << 62))
+    if not slowest * (emulation.slow_rank[1] if emulation.slow_rank else 1.0) < _LONGEST:
         raise UsageError(f"--emulate: a call of more than {_LONGEST:g} s", f"words: {SYNTAX}")
     return emulation
 

@@ -21,12 +21,12 @@ from commbench.jobs.plan import Plan, default_output, expectation, plan, plan_as
 from commbench.jobs.resume import Progress, progress_of
 from commbench.jobs.runs import Desk, Parent, this_command
 from commbench.measure.ranks import from_environment
-from commbench.records import Results, Writer, load
 from commbench.report.console import console
 from commbench.report.documents import fit_document, show_document
 from commbench.report.live import LogView, TerminalView
 from commbench.report.tables import dataset_views
 from commbench.report.text import clean
+from commbench.results import Results, Writer, load
 from commbench.spec import Sweep
 
 
@@ -84,11 +84,10 @@ def _measure_as_parent(asked: Sweep, output: Output, launcher: str | None, befor
         with view:
             parent.measure(Desk(writer, view), progress)
     except (CommbenchError, KeyboardInterrupt) as error:
-        if isinstance(error, UsageError):
-            raise  # refused: nothing was measured, so there is nothing to show
-        with suppress(CommbenchError, OSError):  # why it ended matters more than what cannot be shown of it
-            writer.close()
-            _conclude(writer.path, output)
+        writer.close()
+        if not isinstance(error, UsageError):  # refused: nothing was measured
+            with suppress(CommbenchError, OSError):  # why it ended matters more than what cannot be shown of it
+                _conclude(writer.path, output)
         raise
     writer.close()
     _conclude(writer.path, output)

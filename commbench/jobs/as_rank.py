@@ -11,10 +11,11 @@ from typing import Any
 
 from commbench.backends.base import World
 from commbench.errors import CommbenchError, UsageError
+from commbench.job import Job
 from commbench.jobs.runs import Desk, as_typed
 from commbench.measure.engine import run_rank
-from commbench.records import dump_line
-from commbench.spec import Job, Sweep
+from commbench.results import dump_line
+from commbench.spec import Sweep
 
 _PREFIXES = {"mpi": "mpirun -n {size}", "slurm": "srun -n {size}"}
 

@@ -25,11 +25,11 @@ from typing import IO, Any, Self
 
 from commbench.backends import about
 from commbench.errors import LaunchError
+from commbench.job import Job
 from commbench.jobs.probe import Mpi
 from commbench.measure.__main__ import LINE_MARK
 from commbench.measure.machine import usable_cores
 from commbench.measure.ranks import PARENT_MARK, RANK_VARIABLES
-from commbench.spec import Job
 
 KEPT = "finished records are kept; --resume measures the rest"
 _DOCTOR = "`commbench doctor` checks the launcher and the libraries"

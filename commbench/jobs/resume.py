@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from commbench.errors import ResultsError, UsageError
-from commbench.records import Record, Results
-from commbench.spec import Point, Sweep, sweep_from_json
+from commbench.job import sweep_from_json
+from commbench.records import Record
+from commbench.results import Results
+from commbench.spec import Point, Sweep
 
 _MAY_DIFFER = frozenset({"runs", "total_budget", "budget", "timeout", "init_timeout", "on_hang"})
 

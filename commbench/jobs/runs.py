@@ -14,13 +14,15 @@ from typing import Any, NoReturn, Protocol
 
 from commbench.backends import about
 from commbench.errors import CommbenchError, MeasurementError, ResultsError, StoppedError, UsageError
+from commbench.job import Job
 from commbench.jobs.launch import KEPT, Launch, command_lines
 from commbench.jobs.probe import Mpi
 from commbench.jobs.resume import Progress, is_finished
-from commbench.measure.engine import end_line
+from commbench.measure.lines import end_line
 from commbench.measure.liveness import Fault
-from commbench.records import Record, Writer
-from commbench.spec import Job, Point, Sweep
+from commbench.records import Record
+from commbench.results import Writer
+from commbench.spec import Point, Sweep
 from commbench.units import format_size
 
 _FILED = ("run", "record", "trace", "end")

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from commbench.errors import CommbenchError
-from commbench.records import dump_line
-from commbench.spec import Job
+from commbench.job import Job
+from commbench.results import dump_line
 
 LINE_MARK = "\x1e"
 """Begins every line for the parent (ASCII record separator, RFC 7464): whatever a launcher or library prints

@@ -10,31 +10,31 @@ from __future__ import annotations
 
 import random
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from commbench import __version__
 from commbench.backends import about, open_backend
-from commbench.backends.base import Backend, Calibration, World
+from commbench.backends.base import Backend, World
 from commbench.backends.buffers import bytes_needed
-from commbench.errors import CommbenchError, MeasurementError, UsageError
+from commbench.errors import CommbenchError, MeasurementError
+from commbench.job import Job
 from commbench.measure import machine
 from commbench.measure.control import Control, open_control
 from commbench.measure.handover import Handover
+from commbench.measure.lines import differences, end_line, record_of, run_line
 from commbench.measure.liveness import Doing, Fault, Slot, Watchdog
 from commbench.measure.timing import Timed, TimeLoop, label
-from commbench.records import SCHEMA, Check, Record, Seconds, Status, trace_line
-from commbench.spec import Job, Point
-from commbench.stats import MIN_VISITS, is_precise, oddities, precision_of
+from commbench.records import Check, Record, Status
+from commbench.results import trace_line
+from commbench.spec import Point
+from commbench.stats import MIN_VISITS, is_precise
 from commbench.units import format_size
 
 Emit = Callable[[Mapping[str, Any]], None]
 
-_LAST_TOO_OFTEN = 0.5
 _SHORTEST_VISIT = 0.01
 _LONGEST_VISIT = 0.3
 
@@ -95,25 +95,6 @@ class Closing:
             status: Status = "hung" if fault.kind == "hung" else "failed"
             self.emit(self.engine.record(self.engine.current, status=status, reason=fault.message).to_json())
         self.emit(end_line(self.job, fault))
-
-
-def end_line(job: Job, fault: Fault | None, failed_points: str = "") -> dict[str, Any]:
-    """The line that closes a launch: complete, or with what ended it, or with what failed in it."""
-    status = "interrupted" if fault and fault.kind == "stopped" else "failed" if fault or failed_points else "complete"
-    return {
-        "kind": "end",
-        "run": job.run,
-        "launch": job.launch,
-        "status": status,
-        "fault": fault.kind if fault else "",
-        "reason": fault.message if fault else failed_points,
-        "exit_code": fault.exit_code if fault else 1 if failed_points else 0,
-        "ended": _utc(),
-    }
-
-
-def _utc() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _meet(job: Job, world: World, slot: Slot, watchdog: Watchdog) -> Control:
@@ -192,7 +173,7 @@ class Engine:
 
     def lead(self) -> int:
         """Walk all points; returns the exit code of the launch."""
-        self.emit(self._header(self._facts()))
+        self.emit(self._run_line())
         for note in self.notes:
             self.emit({"kind": "note", "text": note})
         failed = self._walk()
@@ -321,83 +302,13 @@ class Engine:
 
     # -- lines ---------------------------------------------------------------------------------------------
 
-    def _header(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        job, libraries = self.job, self.backend.libraries()
-        hosts = [rank["host"] for rank in facts["placement"]]
-        key: dict[str, Any] = {
-            "backend": job.sweep.backend,
-            "ranks": len(hosts),
-            "ranks_per_node": [hosts.count(host) for host in dict.fromkeys(hosts)],
-            **{name: libraries[name] for name in ("mpi", "mpi_thread_level", "torch", "emulated") if name in libraries},
-            **machine.key_facts(facts["nodes"][0]),
-        }
-        if wrong := [name for name, value in job.expect.items() if key.get(name) != value]:
-            first = wrong[0]
-            raise UsageError(
-                f"--resume: the file was measured with {first} = {job.expect[first]!r}, this is {key.get(first)!r}",
-                "resume on the same machine with the same libraries, or write a new file with --output",
-            )
-        return {
-            "kind": "run",
-            "schema": SCHEMA,
-            "commbench": __version__,
-            "run": job.run,
-            "launch": job.launch,
-            "launches": job.launches,
-            "session": job.session,
-            "pair": None,
-            "started": _utc(),
-            "command": list(job.command),
-            "backend": job.sweep.backend,
-            "path": job.path,
-            "ranks": len(hosts),
-            "launcher": self.control.world.launcher,
-            "libraries": libraries,
-            "key": key,
-            "calibration": asdict(self.clock),
-            "sweep": asdict(job.sweep),
-            "points": len(self.points),
-            "environment": machine.environment_facts(),
-            **facts,
-        }
+    def _run_line(self) -> dict[str, Any]:
+        facts, libraries, launcher = self._facts(), self.backend.libraries(), self.control.world.launcher
+        return run_line(self.job, facts, libraries, self.clock, len(self.points), launcher)
 
-    def record(
-        self,
-        timed: Timed,
-        *,
-        status: Status = "ok",
-        reason: str = "",
-        check: Check = "skipped",
-        stop: str = "",
-        flags: tuple[str, ...] = (),
-        slowest: tuple[int, float] | None = None,
-    ) -> Record:
-        """The record of a point as it stands."""
-        states = [str(state["state"]) for state in timed.states]
-        found = list(oddities(timed.trace, self.clock.step, self.clock.overhead)) if timed.trace.count else []
-        if slowest and self.control.world.size > 2 and slowest[1] > _LAST_TOO_OFTEN:  # noqa: PLR2004 - of two, one is last
-            found.append("one_rank_last")
-        if len(set(states)) > 1:
-            found.append("state_changed")
-        if self.job.launches > 1:
-            found.append("resumed")
-        how = dict(timed.call.how) | {"visits": timed.visits, "depth": timed.depth or 1, "seconds": timed.measured}
-        return Record(
-            point=timed.point,
-            run=self.job.run,
-            launch=self.job.launch,
-            status=status,
-            reason=reason,
-            samples=timed.trace.count,
-            seconds=_seconds(timed, self.clock) if timed.trace.count else None,
-            slowest=slowest,
-            states=tuple(timed.states),
-            check=check,
-            stop=stop,
-            flags=(*found, *flags),
-            how=how,
-            histogram=timed.histogram.to_json() if timed.trace.count and "partial" not in flags else None,
-        )
+    def record(self, timed: Timed, **more: Any) -> Record:
+        """The record of a point as it stands; `more` as in `lines.record_of`."""
+        return record_of(self.job, timed, self.clock, self.control.world.size, **more)
 
     def progress(self) -> dict[str, Any]:
         """How far the walk is, for whoever watches."""
@@ -411,16 +322,6 @@ class Engine:
             "elapsed": self.backend.now() - self._begun,
             "seconds": self.job.seconds,
         }
-
-
-def differences(libraries: Sequence[Mapping[str, str]]) -> list[str]:
-    """Notes on libraries that are not the same on all ranks: one curve then mixes two programs."""
-    notes = []
-    for name in sorted({name for mine in libraries for name in mine}):
-        values = [mine.get(name, "none") for mine in libraries]
-        if other := next((rank for rank, value in enumerate(values) if value != values[0]), 0):
-            notes.append(f"{name} differs between ranks: {values[0]} on rank 0, {values[other]} on rank {other}")
-    return notes
 
 
 def visit_seconds(left: float, points_left: int, number: int, budget: float) -> float:
@@ -439,14 +340,3 @@ def visit_seconds(left: float, points_left: int, number: int, budget: float) -> 
     passes_left = max(MIN_VISITS - number, 0)
     share = left / (points_left + passes_left * points_left) if points_left else left
     return min(max(share, _SHORTEST_VISIT), _LONGEST_VISIT, budget / MIN_VISITS)
-
-
-def _seconds(timed: Timed, clock: Calibration) -> Seconds:
-    values = timed.trace.values
-    known = precision_of(values)
-    low, high = known.interval(clock.step)
-    p5, p25, p75, p95, p99 = (float(q) for q in np.quantile(values, (0.05, 0.25, 0.75, 0.95, 0.99)))
-    return Seconds(
-        median=known.median, low=low, high=high, p5=p5, p25=p25, p75=p75, p95=p95, p99=p99,
-        min=timed.trace.minimum, max=timed.trace.maximum,
-    )  # fmt: skip

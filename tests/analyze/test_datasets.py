@@ -4,7 +4,7 @@ from typing import Any
 
 from commbench.analyze.datasets import datasets
 from commbench.analyze.setting import Setting
-from commbench.records import load
+from commbench.results import load
 
 
 def test_a_setting_says_library_hosts_and_hardware() -> None:

@@ -10,13 +10,14 @@ import pytest
 
 from commbench.backends.base import World
 from commbench.errors import UsageError
+from commbench.job import Job
 from commbench.jobs import as_rank
 from commbench.jobs.as_rank import measure_as_rank, refuse_many_launches
 from commbench.jobs.runs import Desk
-from commbench.measure.engine import end_line
+from commbench.measure.lines import end_line
 from commbench.measure.liveness import Fault
-from commbench.records import Writer, load
-from commbench.spec import Job, Sweep
+from commbench.results import Writer, load
+from commbench.spec import Sweep
 
 COMMAND = ("commbench", "sweep", "--op", "allreduce", "--runs", "3")
 

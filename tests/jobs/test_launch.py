@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from commbench.errors import LaunchError
+from commbench.job import Job
 from commbench.jobs import launch
 from commbench.jobs.launch import CommandLine, Launch, command_lines
 from commbench.jobs.probe import Flavour, Mpi
 from commbench.measure.__main__ import LINE_MARK
 from commbench.measure.ranks import RANK_VARIABLES, from_environment
-from commbench.spec import Job, Sweep
+from commbench.spec import Sweep
 
 
 def job_of(backend: str = "mpi", ranks: int | None = 4, **changes: Any) -> Job:

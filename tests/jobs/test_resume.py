@@ -11,7 +11,8 @@ import pytest
 from commbench.backends import about
 from commbench.errors import ResultsError, UsageError
 from commbench.jobs.resume import is_finished, progress_of
-from commbench.records import Record, Writer, load
+from commbench.records import Record
+from commbench.results import Writer, load
 from commbench.spec import Point, Sweep
 
 SWEEP = Sweep(ops=("allreduce",), backend="emulated", ranks=4, max_bytes=64, runs=2)

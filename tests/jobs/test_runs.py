@@ -14,13 +14,15 @@ import pytest
 
 from commbench.backends import about
 from commbench.errors import CommbenchError, LaunchError, MeasurementError, ResultsError, StoppedError, UsageError
+from commbench.job import Job
 from commbench.jobs import runs
 from commbench.jobs.resume import Progress
 from commbench.jobs.runs import Desk, Parent, as_typed, this_command
-from commbench.measure.engine import end_line
+from commbench.measure.lines import end_line
 from commbench.measure.liveness import Fault
-from commbench.records import Record, Writer, load
-from commbench.spec import Job, Sweep
+from commbench.records import Record
+from commbench.results import Writer, load
+from commbench.spec import Sweep
 
 SWEEP = Sweep(ops=("allreduce",), backend="emulated", ranks=4, max_bytes=64, runs=2, total_budget=20.0)
 POINTS = SWEEP.points(4, about("emulated").capabilities)[0]  # 8, 16, 32, 64

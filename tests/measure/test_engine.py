@@ -17,13 +17,16 @@ import pytest
 from commbench.backends import open_backend
 from commbench.backends.base import World
 from commbench.errors import MeasurementError, UsageError
+from commbench.job import Job
 from commbench.measure import engine, machine
 from commbench.measure.__main__ import LINE_MARK
 from commbench.measure.control import SocketControl
-from commbench.measure.engine import Closing, Engine, differences, end_line, visit_seconds
+from commbench.measure.engine import Closing, Engine, visit_seconds
+from commbench.measure.lines import differences, end_line
 from commbench.measure.liveness import Doing, Fault, Slot
-from commbench.records import Record, dump_line
-from commbench.spec import Job, Sweep
+from commbench.records import Record
+from commbench.results import dump_line
+from commbench.spec import Sweep
 
 ROOT = Path(__file__).parent.parent.parent
 ALONE = World(0, 1, 0, 1, "alone")

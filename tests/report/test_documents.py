@@ -9,8 +9,8 @@ import pytest
 
 from commbench.analyze.datasets import curves_of, datasets
 from commbench.analyze.fit import fit_curve
-from commbench.records import load
 from commbench.report.documents import fit_document, show_document
+from commbench.results import load
 
 CURVE_KEYS = {
     "op", "in_place", "dtype", "redop", "root", "ranks", "backend", "device", "path", "mode", "cache",

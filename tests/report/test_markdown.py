@@ -7,8 +7,8 @@ import pytest
 
 from commbench.analyze.datasets import datasets
 from commbench.analyze.fit import fit_curve
-from commbench.records import load
 from commbench.report.markdown import datasets_markdown, escape, fits_markdown
+from commbench.results import load
 
 
 @pytest.mark.parametrize(

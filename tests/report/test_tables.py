@@ -11,7 +11,6 @@ from commbench.analyze.datasets import Dataset, datasets
 from commbench.analyze.fit import fit_curve
 from commbench.analyze.setting import Setting
 from commbench.analyze.summary import points, problems
-from commbench.records import load
 from commbench.report.tables import (
     COLUMNS,
     curve_table,
@@ -24,6 +23,7 @@ from commbench.report.tables import (
     problem_lines,
     row_cells,
 )
+from commbench.results import load
 from commbench.spec import Point
 
 GOLDEN = Path(__file__).parent.parent / "golden"

@@ -175,6 +175,9 @@ class Writer:
     def __init__(self, path: str | Path, *, append: bool = False, force: bool = False) -> None:
         self.path = Path(path)
         mode = "a" if append else "w" if force else "x"
+        if self.path.exists() and not self.path.is_file():
+            # What is written is read again, and an empty file is removed: neither must happen to a device.
+            raise ResultsError(f"{path}: not a file but a folder, a pipe or a device", "choose another with --output")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file: IO[str] = self.path.open(mode, encoding="utf-8")

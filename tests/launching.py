@@ -10,6 +10,8 @@ import contextlib
 import importlib.util
 import json
 import os
+import pty
+import select
 import signal
 import socket
 import subprocess
@@ -160,6 +162,31 @@ class Bench:
                 start_new_session=True,
             )
         return Started(process, out, err)
+
+    def in_terminal(self, *command: str, limit: float = 60, environment: Mapping[str, str] | None = None) -> Outcome:
+        """Run a command with a terminal of its own; `out` is everything that it showed there."""
+        leader, follower = pty.openpty()
+        begun = time.monotonic()
+        process = subprocess.Popen(
+            command,
+            cwd=self.folder,
+            env=self.environment({"TERM": "xterm-256color"} | dict(environment or {})),
+            stdin=follower,
+            stdout=follower,
+            stderr=follower,
+            start_new_session=True,
+        )
+        os.close(follower)
+        shown = b""
+        while time.monotonic() - begun < limit:
+            if select.select([leader], [], [], 0.1)[0]:
+                try:
+                    shown += os.read(leader, 1 << 16)
+                except OSError:  # the last process that held the other end is gone
+                    break
+        os.close(leader)
+        code = process.wait(max(limit - (time.monotonic() - begun), 1))
+        return Outcome(code, shown.decode(errors="replace"), "", time.monotonic() - begun)
 
     def environment(self, changes: Mapping[str, str] | None = None) -> dict[str, str]:
         """This process' environment without what would make a child somebody's rank, marked, with changes."""

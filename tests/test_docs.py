@@ -48,7 +48,7 @@ def test_the_readme_command_runs_as_shown(command: str, output: str, tmp_path: P
     """A comment "# exit N" at the end of a command is the exit code it must have."""
     shutil.copytree(ROOT / "results", tmp_path / "results")
     command, _, expected = command.partition("# exit ")
-    words = shlex.split(command)
+    words = shlex.split(command, comments=True)
     if words[0] in _NOT_HERE:
         pytest.skip(_NOT_HERE[words[0]])
     if "sweep" in words:

@@ -256,7 +256,11 @@ def test_a_rank_that_waits_in_mpi_init_for_one_that_never_comes_can_be_stopped(b
 
 
 # A file system that is full, without one: writes fail beyond so many bytes.
-FULL = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384)); os.execv(sys.argv[1], sys.argv[1:])"
+FULL = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (16384, 16384))
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost"}
 
 

@@ -93,11 +93,94 @@ def test_a_launcher_prefix_starts_every_run(bench: Bench, tmp_path: Path) -> Non
     assert len({run["launch"] for run in runs}) == 2
 
 
-@needs_mpich
-def test_a_usage_error_is_printed_once_for_all_ranks(bench: Bench) -> None:
-    done = bench.run(*HERE.launcher("mpiexec", 3, HERE.commbench, *SWEEP, "-f", "1"))
+@pytest.mark.parametrize(
+    ("at", "launcher"),
+    [
+        pytest.param(HERE, "mpiexec", marks=needs_mpich, id="MPICH"),
+        pytest.param(OPENMPI, "mpirun", marks=needs_openmpi, id="Open MPI"),
+    ],
+)
+def test_a_usage_error_is_printed_once_for_all_ranks(bench: Bench, at: Environment, launcher: str) -> None:
+    """Open MPI ends all ranks at the first that fails: the one that speaks must not be among those it ends."""
+    done = bench.run(*at.launcher(launcher, 3, at.commbench, *SWEEP, "-f", "1"))
     assert done.code == 2
-    assert done.err.count("--factor 1 would never reach --max-bytes") == 1
+    assert done.error == "--factor 1 would never reach --max-bytes"
+    assert done.hint == "use -f 2, or -i for a fixed step"
+
+
+@needs_openmpi
+@pytest.mark.skipif(
+    any((OPENMPI.bin.parent / "lib").glob("python*/site-packages/torch")), reason="torch is in .venv-openmpi"
+)
+def test_a_missing_library_is_reported_once_a_host(bench: Bench) -> None:
+    done = bench.run(*OPENMPI.launcher("mpirun", 2, OPENMPI.commbench, *SWEEP, "--backend", "gloo"))
+    assert done.code == 1
+    assert done.error == "--backend gloo: torch is not installed"
+    assert done.hint == "pip install 'commbench[torch]'"
+
+
+@needs_mpich
+def test_an_output_that_only_rank_0_finds_to_be_there_does_not_keep_the_others_waiting(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """They would be in MPI_Init, where they wait for it for ever."""
+    (tmp_path / "there.jsonl").write_text("precious\n")
+    done = bench.run(*HERE.launcher("mpiexec", 2, HERE.commbench, *SWEEP, "--output", "there.jsonl"), limit=30)
+    assert done.code == 1
+    assert done.error == "there.jsonl: exists already"
+    assert "--force" in done.hint
+    assert (tmp_path / "there.jsonl").read_text() == "precious\n"
+
+
+@needs_torch
+def test_ranks_that_a_script_starts_by_hand_meet_by_their_variables(bench: Bench, tmp_path: Path) -> None:
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
+    started = [
+        bench.start(
+            *(HERE.commbench, *SWEEP, "--output", "hand.jsonl"),
+            environment=where | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    outcomes = [one.wait(60) for one in started]
+    assert [one.code for one in outcomes] == [0, 0], outcomes[0].err
+    assert outcomes[1].out + outcomes[1].err == ""
+    [run] = of_kind(tmp_path / "hand.jsonl", "run")
+    assert (run["backend"], run["ranks"]) == ("gloo", 2)
+
+
+# -- terminals -----------------------------------------------------------------------------------------------------
+
+
+def test_a_person_at_a_terminal_sees_the_table_fill(bench: Bench) -> None:
+    seen = bench.in_terminal(HERE.commbench, *SWEEP, "--backend", "emulated", "--runs", "1")
+    assert seen.code == 0
+    assert "\x1b[?25l" in seen.out  # the cursor goes,
+    assert seen.out.rindex("\x1b[?25h") > seen.out.rindex("\x1b[?25l")  # and comes back
+    assert "of 5 points" in seen.out
+    assert "━" in seen.out
+
+
+def test_no_color_is_minded(bench: Bench) -> None:
+    options = (*SWEEP, "--backend", "emulated", "--runs", "1")
+    seen = bench.in_terminal(HERE.commbench, *options, environment={"NO_COLOR": "1"})
+    assert seen.code == 0
+    assert "\x1b[1;31m" not in seen.out
+    assert "\x1b[33m" not in seen.out
+
+
+@needs_torch
+def test_a_rank_prints_plain_lines_whatever_it_is_connected_to(bench: Bench) -> None:
+    """Torchrun hands its ranks the terminal that it has itself."""
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    alone |= {"MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo"}
+    seen = bench.in_terminal(HERE.commbench, *SWEEP, environment=alone)
+    assert seen.code == 0
+    assert "1 of 1: 5 points" in seen.out
+    assert "\x1b" not in seen.out
+    wrong = bench.in_terminal(HERE.commbench, "sweep", "--op", "alreduce", environment=alone)
+    assert wrong.out.startswith("error: --op: unknown operation 'alreduce'")
+    assert "\x1b" not in wrong.out
 
 
 @needs_mpich
@@ -106,8 +189,9 @@ def test_a_usage_error_is_printed_once_for_all_ranks(bench: Bench) -> None:
 def test_a_launcher_of_another_mpi_is_named_before_mpi_starts(
     bench: Bench, launcher: Environment, library: Environment
 ) -> None:
-    done = bench.run(*launcher.launcher("mpirun", 2, library.commbench, *SWEEP))
+    done = bench.run(*launcher.launcher("mpirun", 2, library.commbench, *SWEEP, "--output", "m.jsonl"), limit=30)
     assert done.code != 0
+    assert not (bench.folder / "m.jsonl").exists()
     flavour = "MPICH" if launcher is HERE else "Open MPI"
     assert f"the launcher is {flavour}'s, but mpi4py loads" in done.err
     assert "Traceback" not in done.err
@@ -122,3 +206,14 @@ def test_a_launcher_that_starts_nothing_is_one_line(bench: Bench, prefix: str, s
     assert done.code == 1
     assert says in done.error
     assert "doctor" in done.hint
+
+
+@needs_mpich
+@needs_openmpi
+def test_a_launcher_prefix_of_another_mpi_is_named_and_nothing_is_said_to_be_kept(bench: Bench) -> None:
+    prefix = " ".join(OPENMPI.launcher("mpirun", 2))
+    done = bench.sweep("--op", "allreduce", "--backend", "mpi", *SMALL, "--launcher", prefix, "--output", "m.jsonl")
+    assert done.code == 1
+    assert done.error.startswith("the launcher is Open MPI's, but mpi4py loads MPICH")
+    assert "kept" not in done.err
+    assert not (bench.folder / "m.jsonl").exists()

@@ -16,10 +16,10 @@ from commbench.backends.base import World
 from commbench.cli.reading import print_json, warn
 from commbench.errors import CommbenchError, UsageError
 from commbench.jobs.as_rank import leave_launch, measure_as_rank, refuse_many_launches
-from commbench.jobs.guard import stand_guard
 from commbench.jobs.plan import Plan, default_output, expectation, plan, plan_as_rank
 from commbench.jobs.resume import Progress, progress_of
 from commbench.jobs.runs import Desk, Parent, this_command
+from commbench.measure.guard import stand_guard
 from commbench.measure.ranks import from_environment
 from commbench.report.console import console
 from commbench.report.documents import fit_document, show_document

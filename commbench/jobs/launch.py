@@ -74,11 +74,10 @@ def command_lines(
 
 
 def _flags(mpi: Mpi, count: int) -> list[str]:
-    if mpi.mpiexec_flavour == "Open MPI":
-        root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-        return root + (["--oversubscribe"] if count > usable_cores() else [])
-    # Hydra would kill the survivors of a dead rank before rank 0 could name it; the ranks' own links end them all.
-    return ["-disable-auto-cleanup"] if mpi.mpiexec_flavour == "MPICH" else []
+    if mpi.mpiexec_flavour != "Open MPI":
+        return []
+    root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    return root + (["--oversubscribe"] if count > usable_cores() else [])
 
 
 def _free_port() -> int:

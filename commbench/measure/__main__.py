@@ -10,6 +10,7 @@ from typing import Any
 
 from commbench.errors import CommbenchError
 from commbench.job import Job
+from commbench.measure.guard import stand_guard
 from commbench.results import dump_line
 
 LINE_MARK = "\x1e"
@@ -19,6 +20,7 @@ between is told apart from it. Careful: `str.splitlines` takes it for a line's e
 
 def main() -> int:
     """Be a rank; the exit code is the process'."""
+    stand_guard(module="commbench.measure")
     job = Job.decode(sys.argv[1])
     # Before any library loads: NCCL, UCX and MPI read their environment once.
     os.environ.update(job.environment)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy as np
 from commbench.backends import about, open_backend
 from commbench.backends.base import Backend, World
 from commbench.backends.buffers import bytes_needed
-from commbench.errors import CommbenchError, MeasurementError
+from commbench.errors import CommbenchError, MeasurementError, ResultsError
 from commbench.job import Job
 from commbench.measure import machine
 from commbench.measure.control import Control, open_control
@@ -93,7 +94,8 @@ class Closing:
         """Called from the watchdog's thread, at any moment, once."""
         if self.engine is not None and self.engine.current is not None and fault.kind != "stopped":
             status: Status = "hung" if fault.kind == "hung" else "failed"
-            self.emit(self.engine.record(self.engine.current, status=status, reason=fault.message).to_json())
+            with suppress(ResultsError):  # the file may be what is at fault
+                self.emit(self.engine.record(self.engine.current, status=status, reason=fault.message).to_json())
         self.emit(end_line(self.job, fault))
 
 

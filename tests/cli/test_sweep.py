@@ -86,6 +86,66 @@ def test_iters_takes_exactly_so_many_samples(bench: Bench, tmp_path: Path) -> No
     assert {(record["samples"], record["stop"]) for record in records} == {(77, "iterations")}
 
 
+POINT = ["op", "in_place", "dtype", "redop", "root", "bytes", "ranks", "backend", "device", "path", "mode", "cache"]
+MEASURED = ["seconds", "algbw_bytes_per_second", "busbw_bytes_per_second"]
+RECORD = [*POINT, "run", *MEASURED, "samples", "proven_path", "status", "statistic", "check", "flags"]
+CURVE = [
+    "points",
+    "runs",
+    "alpha_seconds",
+    "bandwidth_bytes_per_second",
+    "bus_bandwidth_bytes_per_second",
+    "n_half_bytes",
+]
+
+
+def test_the_json_document_has_the_keys_that_others_rely_on(bench: Bench) -> None:
+    """design.md section 6: base units, one document, nothing else on stdout."""
+    done = bench.sweep(*EMULATED, "--json", "--output", "j.jsonl")
+    assert done.code == 0, done.err
+    document = json.loads(done.out)
+    assert list(document) == ["file", "show", "fit"]
+    assert document["file"] == "j.jsonl"
+    assert list(document["show"]) == ["records", "points", "findings"]
+    [record, *_], [point, *_] = document["show"]["records"], document["show"]["points"]
+    assert sorted(record) == sorted(RECORD)
+    assert set(record["seconds"]) == {"median", "low", "high", "p5", "p95", "min", "max"}
+    assert set(point) >= {*POINT, "runs", "interval", *MEASURED}
+    assert (point["runs"], point["interval"]) == (1, "within_run")
+    [curve] = document["fit"]["curves"]
+    keys = [key for key in POINT if key != "bytes"]
+    assert set(curve) == {*keys, *CURVE, "segments", "quality", "largest_residual", "notes"}
+    assert set(curve["segments"][0]) == {"from_bytes", "to_bytes", "alpha_seconds", "bandwidth_bytes_per_second"}
+    assert set(curve["alpha_seconds"]) == {"value", "low", "high"}
+    assert curve["alpha_seconds"]["value"] == pytest.approx(5e-6, rel=1e-3)
+
+
+def test_progress_goes_to_stderr_and_only_data_to_stdout(bench: Bench) -> None:
+    done = bench.sweep("--op", "allreduce,all-gather", *EMULATED[2:], "--output", "two.jsonl")
+    assert done.code == 0, done.err
+    first, *progress = done.err.splitlines()
+    assert first == "emulated on host memory (--backend): 2 ranks, 10 points x 1 run, at most 1 s of measuring"
+    assert progress[0] == "run 1 of 1: 10 points, 2 ranks"
+    assert [line.split()[0] for line in done.out.splitlines() if " · float32 · " in line] == ["allreduce", "allgather"]
+    assert done.out.splitlines()[-1] == "files   two.jsonl"
+    assert not any(line.startswith(("run 1", "now:", "emulated on")) for line in done.out.splitlines())
+
+
+@needs_mpich
+def test_what_only_some_operations_have_is_measured_and_named(bench: Bench, tmp_path: Path) -> None:
+    options = ("--imbalance", "1.25", "--bidirectional", "--mode", "pipe", "--ranks", "2", "--output", "v.jsonl")
+    done = bench.sweep("--op", "alltoallv,p2p,reduce_scatter", "--backend", "mpi", "-d", "int32", *SMALL, *options)
+    assert done.code == 0, done.err
+    records = records_of(tmp_path / "v.jsonl")
+    assert {(r["op"], r.get("variant"), r["redop"], r["dtype"]) for r in records} == {
+        ("alltoallv", "imbalance=1.25", None, "int32"),
+        ("p2p", "pair=0,1;bidirectional", None, "int32"),
+        ("reduce_scatter", None, "sum", "int32"),
+    }
+    assert {(r["mode"], r["check"]) for r in records} == {("pipe", "ok")}
+    assert "alltoallv imbalance 1.25" in done.out
+
+
 @needs_mpich
 def test_modes_forms_and_caches_are_curves_of_their_own(bench: Bench, tmp_path: Path) -> None:
     options = ("--mode", "sync,pipe", "--in-place", "both", "--cache", "rotated", "--ranks", "2")
@@ -115,8 +175,10 @@ def test_a_plot_lies_beside_the_results(bench: Bench, tmp_path: Path) -> None:
 
 def test_append_numbers_the_runs_on(bench: Bench, tmp_path: Path) -> None:
     for _ in range(2):
-        assert bench.sweep(*EMULATED, "--append", "all.jsonl").code == 0
+        done = bench.sweep(*EMULATED, "--append", "all.jsonl")
+        assert done.code == 0
     assert [line["run"] for line in of_kind(tmp_path / "all.jsonl", "run")] == [1, 2]
+    assert "run 2 of 2: " in done.err
     shown = bench.run(HERE.commbench, "show", "all.jsonl", "--json")
     assert {point["runs"] for point in json.loads(shown.out)["points"]} == {2}
 

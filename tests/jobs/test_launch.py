@@ -52,7 +52,7 @@ def root_on_four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("flavour", "ranks", "flags"),
     [
-        ("MPICH", 4, ["-disable-auto-cleanup"]),
+        ("MPICH", 4, []),
         ("Open MPI", 4, ["--allow-run-as-root"]),
         ("Open MPI", 5, ["--allow-run-as-root", "--oversubscribe"]),
         ("Intel MPI", 5, []),

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from commbench.jobs import guard
-from commbench.jobs.guard import stand_guard
+from commbench.measure import guard
+from commbench.measure.guard import stand_guard
 
 MPICH = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALNRANKS": "2", "PMI_FD": "9"}
 

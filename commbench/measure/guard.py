@@ -1,9 +1,9 @@
 """A stand-in between MPICH's launcher and a rank, so that a dead rank can be named.
 
 Hydra kills every survivor with SIGKILL, within a millisecond of the first death: rank 0 would have no time to
-say who died and at what. So the process that Hydra knows only starts the real rank (this command again) and
-waits. When the rank is killed, its link to rank 0 closes at once; Hydra hears of it two seconds later, when
-rank 0 has spoken and ended everybody.
+say who died and at what. (With -disable-auto-cleanup it does so one time in ten.) So the process that Hydra knows
+only starts the real rank (this command again) and waits. When the rank is killed, its link to rank 0 closes at
+once; Hydra hears of it two seconds later, when rank 0 has spoken and ended everybody.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ _GRACE = 2.0
 _PR_SET_PDEATHSIG = 1
 
 
-def stand_guard(environment: Mapping[str, str] = os.environ) -> None:
+def stand_guard(environment: Mapping[str, str] = os.environ, *, module: str = "commbench") -> None:
     """Under MPICH's launcher: become the guard of a new process that runs this command, and exit as it did.
+
+    `module` is what this command is to Python.
 
     Returns at once under any other launcher, in the guarded process itself, and where guards do not exist.
     """
@@ -38,7 +40,7 @@ def stand_guard(environment: Mapping[str, str] = os.environ) -> None:
         return
     # The connection to the launcher (PMI_FD) is an open file that the rank inherits: nothing is closed.
     rank = subprocess.Popen(
-        [sys.executable, "-m", "commbench", *sys.argv[1:]],
+        [sys.executable, "-m", module, *sys.argv[1:]],
         env={**environment, _MARK: str(os.getpid())},
         close_fds=False,
     )

@@ -78,7 +78,8 @@ def run(arguments: Sequence[str]) -> int:
             stream.reconfigure(errors="replace")  # a terminal without ± gets a question mark, not a traceback
     try:
         code = app(args=list(arguments), prog_name="commbench", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # `>&-` closed it
+            sys.stdout.flush()
     except CommbenchError as error:
         _explain(error)
         return error.stop_code if isinstance(error, StoppedError) else error.exit_code

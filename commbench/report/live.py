@@ -68,6 +68,10 @@ class Counted:
                 parts.append(format_seconds(float(doing["median"])))
             rest = float(doing["seconds"]) - float(doing["elapsed"]) + (self.runs - run) * float(doing["seconds"])
             parts.append(f"{max(rest, 0):.0f} s left")
+        elif self.header:
+            # Rank 0 speaks of its walk once a second; short sweeps are over before.
+            finished = sum(not record.partial for (_, of), record in self.records.items() if of == run)
+            parts.append(f"{finished} of {self.header.get('points', 0)} points")
         return " · ".join(clean(part) for part in parts)
 
 

@@ -283,3 +283,10 @@ def test_color_appears_when_it_is_asked_for_and_never_in_a_pipe(records_of: Any)
 def test_json_is_one_document(records_of: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["show", str(records_of()), "--json"]) == 0
     assert set(json.loads(capsys.readouterr().out)) == {"records", "points", "findings"}
+
+
+def test_a_closed_stdout_is_no_traceback() -> None:
+    command = ["sh", "-c", '"$@" >&-', "sh", sys.executable, "-m", "commbench", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")

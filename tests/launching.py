@@ -27,7 +27,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 MARK = "COMMBENCH_TEST"
-SMALL = ("--no-plot", "--runs", "1", "--total-budget", "1s", "--min-bytes", "8", "--max-bytes", "64K", "-f", "8")
+SMALL = ("--no-plot", "--runs", "1", "--total-budget", "200ms", "--min-bytes", "8", "--max-bytes", "64K", "-f", "8")
 SMALL_SIZES = [8, 64, 512, 4096, 32768]
 
 
@@ -126,12 +126,21 @@ class Started:
         return Outcome(code, self._out.read_text(errors="replace"), self.err, time.monotonic() - self._begun)
 
 
+def _shared_memory() -> set[str]:
+    return {
+        str(path)
+        for path in Path("/dev/shm").glob("*")
+        if path.name.startswith(("mpich_shm_", "commbench-", "sm_segment"))
+    }
+
+
 @dataclass(slots=True)
 class Bench:
     """Starts commands for one test in its own directory."""
 
     folder: Path
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    memory_before: set[str] = field(default_factory=_shared_memory)
     _number: int = 0
 
     def run(self, *command: str, limit: float = 60, **more: Any) -> Outcome:
@@ -187,6 +196,10 @@ class Bench:
         os.close(leader)
         code = process.wait(max(limit - (time.monotonic() - begun), 1))
         return Outcome(code, shown.decode(errors="replace"), "", time.monotonic() - begun)
+
+    def shared_memory(self) -> set[str]:
+        """Pieces of shared memory that were not there before and that nobody uses."""
+        return _shared_memory() - self.memory_before - _in_use()
 
     def environment(self, changes: Mapping[str, str] | None = None) -> dict[str, str]:
         """This process' environment without what would make a child somebody's rank, marked, with changes."""
@@ -262,23 +275,14 @@ def free_port() -> int:
 @contextlib.contextmanager
 def a_bench(folder: Path) -> Iterator[Bench]:
     """A bench whose processes, and whose pieces of shared memory, are gone afterwards."""
-    before = _shared_memory()
     bench = Bench(folder)
     try:
         yield bench
     finally:
         bench.end_all()
         # MPICH ranks that were killed leave their memory behind; ours are those that nobody uses any more.
-        for path in _shared_memory() - before - _in_use():
+        for path in bench.shared_memory():
             Path(path).unlink(missing_ok=True)
-
-
-def _shared_memory() -> set[str]:
-    return {
-        str(path)
-        for path in Path("/dev/shm").glob("*")
-        if path.name.startswith(("mpich_shm_", "commbench-", "sm_segment"))
-    }
 
 
 def _in_use() -> set[str]:

@@ -132,23 +132,6 @@ def test_an_output_that_only_rank_0_finds_to_be_there_does_not_keep_the_others_w
     assert (tmp_path / "there.jsonl").read_text() == "precious\n"
 
 
-@needs_torch
-def test_ranks_that_a_script_starts_by_hand_meet_by_their_variables(bench: Bench, tmp_path: Path) -> None:
-    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
-    started = [
-        bench.start(
-            *(HERE.commbench, *SWEEP, "--output", "hand.jsonl"),
-            environment=where | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(2)
-    ]
-    outcomes = [one.wait(60) for one in started]
-    assert [one.code for one in outcomes] == [0, 0], outcomes[0].err
-    assert outcomes[1].out + outcomes[1].err == ""
-    [run] = of_kind(tmp_path / "hand.jsonl", "run")
-    assert (run["backend"], run["ranks"]) == ("gloo", 2)
-
-
 # -- terminals -----------------------------------------------------------------------------------------------------
 
 
@@ -171,15 +154,24 @@ def test_no_color_is_minded(bench: Bench) -> None:
 
 
 @needs_torch
-def test_a_rank_prints_plain_lines_whatever_it_is_connected_to(bench: Bench) -> None:
-    """Torchrun hands its ranks the terminal that it has itself."""
-    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-    alone |= {"MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo"}
-    seen = bench.in_terminal(HERE.commbench, *SWEEP, environment=alone)
-    assert seen.code == 0
-    assert "1 of 1: 5 points" in seen.out
+def test_ranks_that_a_script_starts_by_hand_meet_and_print_plain_lines_even_at_a_terminal(
+    bench: Bench, tmp_path: Path
+) -> None:
+    """By their variables, as under torchrun, which hands its ranks the terminal that it has itself."""
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "GLOO_SOCKET_IFNAME": "lo"}
+    command = (HERE.commbench, *SWEEP, "--output", "hand.jsonl")
+    other = bench.start(*command, environment=where | {"RANK": "1", "LOCAL_RANK": "1"})
+    seen = bench.in_terminal(*command, environment=where | {"RANK": "0", "LOCAL_RANK": "0"})
+    silent = other.wait(30)
+    assert (seen.code, silent.code) == (0, 0), seen.out
+    assert silent.out + silent.err == ""
+    assert "run 1 of 1: 5 points, 2 ranks" in seen.out
     assert "\x1b" not in seen.out
-    wrong = bench.in_terminal(HERE.commbench, "sweep", "--op", "alreduce", environment=alone)
+    [run] = of_kind(tmp_path / "hand.jsonl", "run")
+    assert (run["backend"], run["ranks"]) == ("gloo", 2)
+    wrong = bench.in_terminal(
+        HERE.commbench, "sweep", "--op", "alreduce", environment=where | {"RANK": "0", "LOCAL_RANK": "0"}
+    )
     assert wrong.out.startswith("error: --op: unknown operation 'alreduce'")
     assert "\x1b" not in wrong.out
 

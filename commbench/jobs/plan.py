@@ -156,7 +156,7 @@ def _refuse_missing(name: str) -> None:
 def expectation(sweep: Sweep, points: int) -> str:
     """What is about to be measured and how long it may take, for the first line."""
     runs = f"{sweep.runs} runs" if sweep.runs > 1 else "1 run"
-    limit = f"-n {sweep.iters}" if sweep.iters else f"at most {sweep.total_budget:.0f} s of measuring"
+    limit = f"-n {sweep.iters}" if sweep.iters else f"at most {sweep.total_budget:g} s of measuring"
     return f"{points} points x {runs}, {limit}"
 
 

@@ -19,9 +19,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from commbench.backends.base import World
+from commbench.backends.mpi_library import remove_shared_memory
 
 _BEAT = 1.0
 _GRACE = 2.0
@@ -148,7 +149,7 @@ class Watchdog:
         if self._link is None and not self._signalled.wait(_GRACE / 2):
             _tell(f"rank {self._world.rank}: {message}")
         time.sleep(_GRACE)
-        os._exit(1)
+        _exit(1)
 
     def close(self) -> None:
         """The launch is over: closed links are no longer deaths."""
@@ -248,7 +249,7 @@ class Watchdog:
         if self._world.rank == 0:
             self._end(Fault("hung", f"no progress for {age:.0f} s: {self._everyone()}"))
         _tell(f"{self._name(self._world.rank)}: no progress for {age:.0f} s: {doing}")
-        os._exit(1)
+        _exit(1)
 
     def _everyone(self) -> str:
         """What each rank was doing, equal ones together, silent ones first."""
@@ -275,7 +276,7 @@ class Watchdog:
         # Rank 0 that ends on purpose says so; only its silent death needs a witness, and one is enough.
         if self._world.rank == 1 and not self._farewell:
             _tell(f"rank 0 is gone while rank 1 was {self._slot.doing}")
-        os._exit(1)
+        _exit(1)
 
     def _on_signal(self, number: int) -> None:
         if number not in _SIGNALS or self._closing:
@@ -287,7 +288,7 @@ class Watchdog:
             self._end(Fault("stopped", f"stopped by {name} while {self._slot.doing}", code))
         # Rank 0 got it too, or will see this link close.
         time.sleep(_GRACE)
-        os._exit(1)
+        _exit(1)
 
     def _end(self, fault: Fault) -> None:
         self._ending.acquire()  # never released: the thread that comes second stays here until the process ends
@@ -300,7 +301,7 @@ class Watchdog:
             with contextlib.suppress(OSError):
                 wire.send(_BYE)
         self._end_the_stopped()
-        os._exit(fault.exit_code)
+        _exit(fault.exit_code)
 
     def _end_the_stopped(self) -> None:
         """End ranks of this host that have fallen silent: a stopped process would not notice that all is over.
@@ -317,6 +318,12 @@ class Watchdog:
         if self._link is not None:
             with contextlib.suppress(OSError):
                 self._link.sendall(json.dumps(said).encode() + b"\n")
+
+
+def _exit(code: int) -> NoReturn:
+    """End this process at once, whatever its main thread is in."""
+    remove_shared_memory()
+    os._exit(code)
 
 
 def _silence(peer: dict[str, Any]) -> float:

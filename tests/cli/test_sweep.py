@@ -24,7 +24,7 @@ from tests.launching import (
 
 pytestmark = pytest.mark.launch
 
-EMULATED = ("--op", "allreduce", "--backend", "emulated", *SMALL)
+EMULATED = ("--op", "allreduce", "--backend", "emulated", "--ranks", "2", *SMALL)
 
 
 @pytest.fixture
@@ -56,8 +56,8 @@ def test_a_sweep_writes_every_size_and_shows_the_table(bench: Bench, tmp_path: P
 
 def test_the_fit_of_an_emulated_sweep_is_the_truth_it_was_given(bench: Bench) -> None:
     spec = "alpha=7us,bandwidth=4GB/s,noise=3%"
-    options = ("--op", "allgather", "--backend", "emulated", "--emulate", spec, "--total-budget", "3s", "--no-plot")
-    done = bench.sweep(*options, "--json", limit=120)
+    options = ("--op", "allgather", "--backend", "emulated", "--ranks", "2", "--emulate", spec, "--total-budget", "3s")
+    done = bench.sweep(*options, "--no-plot", "--json", limit=120)
     assert done.code == 0, done.err
     document = json.loads(done.out)
     assert set(document) == {"file", "show", "fit"}
@@ -65,6 +65,8 @@ def test_the_fit_of_an_emulated_sweep_is_the_truth_it_was_given(bench: Bench) ->
     [curve] = document["fit"]["curves"]
     assert curve["alpha_seconds"]["value"] == pytest.approx(7e-6, rel=0.02)
     assert curve["bandwidth_bytes_per_second"]["value"] == pytest.approx(4e9, rel=0.02)
+    for name, truth in (("alpha_seconds", 7e-6), ("bandwidth_bytes_per_second", 4e9)):
+        assert curve[name]["low"] <= truth <= curve[name]["high"]
     assert curve["runs"] == 3
     [file] = (bench.folder / "results").glob("*-allgather-emulated-auto-2r.jsonl")
     assert document["file"] == f"results/{file.name}"
@@ -89,14 +91,7 @@ def test_iters_takes_exactly_so_many_samples(bench: Bench, tmp_path: Path) -> No
 POINT = ["op", "in_place", "dtype", "redop", "root", "bytes", "ranks", "backend", "device", "path", "mode", "cache"]
 MEASURED = ["seconds", "algbw_bytes_per_second", "busbw_bytes_per_second"]
 RECORD = [*POINT, "run", *MEASURED, "samples", "proven_path", "status", "statistic", "check", "flags"]
-CURVE = [
-    "points",
-    "runs",
-    "alpha_seconds",
-    "bandwidth_bytes_per_second",
-    "bus_bandwidth_bytes_per_second",
-    "n_half_bytes",
-]
+ESTIMATES = ["alpha_seconds", "bandwidth_bytes_per_second", "bus_bandwidth_bytes_per_second", "n_half_bytes"]
 
 
 def test_the_json_document_has_the_keys_that_others_rely_on(bench: Bench) -> None:
@@ -114,7 +109,7 @@ def test_the_json_document_has_the_keys_that_others_rely_on(bench: Bench) -> Non
     assert (point["runs"], point["interval"]) == (1, "within_run")
     [curve] = document["fit"]["curves"]
     keys = [key for key in POINT if key != "bytes"]
-    assert set(curve) == {*keys, *CURVE, "segments", "quality", "largest_residual", "notes"}
+    assert set(curve) == {*keys, "points", "runs", *ESTIMATES, "segments", "quality", "largest_residual", "notes"}
     assert set(curve["segments"][0]) == {"from_bytes", "to_bytes", "alpha_seconds", "bandwidth_bytes_per_second"}
     assert set(curve["alpha_seconds"]) == {"value", "low", "high"}
     assert curve["alpha_seconds"]["value"] == pytest.approx(5e-6, rel=1e-3)
@@ -124,7 +119,7 @@ def test_progress_goes_to_stderr_and_only_data_to_stdout(bench: Bench) -> None:
     done = bench.sweep("--op", "allreduce,all-gather", *EMULATED[2:], "--output", "two.jsonl")
     assert done.code == 0, done.err
     first, *progress = done.err.splitlines()
-    assert first == "emulated on host memory (--backend): 2 ranks, 10 points x 1 run, at most 1 s of measuring"
+    assert first == "emulated on host memory (--backend): 2 ranks, 10 points x 1 run, at most 0.2 s of measuring"
     assert progress[0] == "run 1 of 1: 10 points, 2 ranks"
     assert [line.split()[0] for line in done.out.splitlines() if " · float32 · " in line] == ["allreduce", "allgather"]
     assert done.out.splitlines()[-1] == "files   two.jsonl"
@@ -156,8 +151,7 @@ def test_modes_forms_and_caches_are_curves_of_their_own(bench: Bench, tmp_path: 
 
 
 def test_all_operations_run_on_the_emulated_back_end(bench: Bench, tmp_path: Path) -> None:
-    options = ("--op", "all", "--backend", "emulated", *SMALL, "--bidirectional", "--output", "all.jsonl")
-    assert bench.sweep(*options).code == 0
+    assert bench.sweep("--op", "all", *EMULATED[2:], "--bidirectional", "--output", "all.jsonl").code == 0
     records = records_of(tmp_path / "all.jsonl")
     assert len({record["op"] for record in records}) == 11
     variants = {record["op"]: record.get("variant") for record in records}
@@ -213,29 +207,26 @@ def test_resume_measures_what_is_missing_and_nothing_else(bench: Bench, tmp_path
     assert file.read_text() == before
 
 
-@pytest.mark.parametrize(
-    ("options", "word"),
-    [(("--dtype", "float64"), "dtype"), (("--emulate", "alpha=9us"), "emulate"), (("--ranks", "3"), "ranks")],
-)
-def test_resume_refuses_another_question(bench: Bench, tmp_path: Path, options: tuple[str, ...], word: str) -> None:
-    assert bench.sweep(*EMULATED, "--ranks", "2", "--output", "r.jsonl").code == 0
-    before = (tmp_path / "r.jsonl").read_text()
-    done = bench.sweep("--resume", "r.jsonl", *options)
-    assert done.code == 2
-    assert word in done.error
-    assert (tmp_path / "r.jsonl").read_text() == before
-
-
-def test_resume_refuses_another_machine(bench: Bench, tmp_path: Path) -> None:
-    assert bench.sweep(*EMULATED, "--output", "r.jsonl").code == 0
-    head, *rest = (tmp_path / "r.jsonl").read_text().splitlines()
+def test_resume_refuses_another_question_and_another_machine(bench: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "r.jsonl"
+    assert bench.sweep(*EMULATED, "--ranks", "2", "--output", file.name).code == 0
+    before = file.read_text()
+    for options in (("--dtype", "float64"), ("--emulate", "alpha=9us"), ("--ranks", "3"), ("--op", "reduce")):
+        done = bench.sweep("--resume", file.name, *options)
+        assert done.code == 2
+        assert options[0].removeprefix("--") in done.error
+        assert done.out == ""
+        assert file.read_text() == before
+    head, *rest = before.splitlines()
     run = json.loads(head)
     run["key"]["cpu_model"] = "Z80"
     lines = [json.dumps(run), *[line for line in rest if '"bytes":32768' not in line]]
-    (tmp_path / "r.jsonl").write_text("\n".join(lines) + "\n")
-    done = bench.sweep("--resume", "r.jsonl", "--no-plot")
+    file.write_text(elsewhere := "\n".join(lines) + "\n")
+    done = bench.sweep("--resume", file.name, "--no-plot")
     assert done.code == 2
     assert "cpu_model = 'Z80'" in done.error
+    assert done.out == ""
+    assert file.read_text() == elsewhere
 
 
 @needs_mpich

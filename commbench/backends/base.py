@@ -54,7 +54,10 @@ class Mismatch:
     got: float
 
     def __str__(self) -> str:
-        return f"rank {self.rank}: element {self.index} is {self.got:g}, expected {self.expected:g}"
+        got, expected = f"{self.got:g}", f"{self.expected:g}"
+        if got == expected:  # a wrong last bit
+            got, expected = repr(self.got), repr(self.expected)
+        return f"rank {self.rank}: element {self.index} is {got}, expected {expected}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,11 +223,16 @@ class Gpu:
             self._expect(self.driver.cuEventElapsedTime(ctypes.byref(milliseconds), *pair), "cuEventElapsedTime")
             out[i] = milliseconds.value * 1e-3
 
-    def calibrate(self) -> Calibration:
-        """Step and overhead of the events, from pairs with nothing between."""
-        gaps, nothing = np.empty((4, _MOST_EVENTS)), kernels.Program.of([])
+    def calibrate(self, pair: Callable[[Samples], Any]) -> Calibration:
+        """Step and overhead of the events, from pairs with nothing between.
+
+        Args:
+            pair: enqueues as many pairs as its argument has elements. The device should be busy before each, or
+                the pair would be as far apart as the host put it.
+        """
+        gaps = np.empty((4, _MOST_EVENTS))
         for row in gaps:
-            kernels.enqueue(nothing, row, 0, 1, self.queue, 0)
+            pair(row)
             self.wait(_no_watch)
             self.elapsed(row)
         step = smallest_step(gaps.ravel())

@@ -157,7 +157,7 @@ def settings(environment: Mapping[str, str] = os.environ, files: tuple[str, ...]
             continue
         for line in lines:
             key, equals, value = line.partition("=")
-            if equals and not line.startswith("#") and key not in environment:
+            if equals and key.startswith("NCCL_") and key not in environment:
                 found.setdefault(key.strip(), value.strip())
     return found
 
@@ -249,7 +249,7 @@ class NcclLibrary:
 
     def facts(self) -> dict[str, str]:
         """Version, file, what it was built for, and whatever else steers it."""
-        found = {"nccl": dotted(self.version), "nccl_file": self.file}
+        found = {"nccl": f"NCCL {dotted(self.version)}", "nccl_file": self.file}
         found |= dict(_from_file(self.file)) if self.file else {}
         if names := plugins():
             found["nccl_plugins"] = ", ".join(Path(name).name for name in names)

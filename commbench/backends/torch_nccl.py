@@ -132,9 +132,11 @@ class TorchNcclBackend:
 
     def libraries(self) -> dict[str, str]:
         torch = self.torch
-        found = {"torch-nccl": f"torch {torch.__version__}", "torch": torch.__version__}
+        found = {"torch": torch.__version__}
         if torch.version.cuda is not None:
-            found |= {"nccl": ".".join(map(str, torch.cuda.nccl.version())), "cuda_runtime": torch.version.cuda}
+            nccl = f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}"
+            found |= {"torch-nccl": f"torch {torch.__version__}, {nccl}", "nccl": nccl}
+            found["cuda_runtime"] = torch.version.cuda
         return found | {"nccl_file": next(iter(loaded()), "")} | self.gpu.versions()
 
     def place(self) -> dict[str, Any]:
@@ -144,13 +146,49 @@ class TorchNcclBackend:
         return self.gpu.monitor.health()
 
     def calibrate(self) -> Calibration:
-        return self.gpu.calibrate()
+        def pairs(out: Samples) -> None:
+            self.enqueue((_nothing, None), out, 0, 1, align=True)
+
+        return self.gpu.calibrate(pairs)
 
     def now(self) -> float:
         return time.perf_counter()
 
     def close(self) -> None:
         self.dist.destroy_process_group()
+
+    def enqueue(self, program: Body, host: Samples, lead: int, depth: int, *, align: bool, position: int = 0) -> int:
+        """As `StreamCall.run`, from slice `position` on; returns the next one."""
+        body, tail = program
+        dist, pulse, group = self.dist, self.pulse, self.group
+        record, stream = self.gpu.driver.cuEventRecord, ctypes.c_void_p(self.gpu.stream)
+        wait, clock, code = self.gpu.driver.cuEventSynchronize, time.perf_counter, 0
+        starts, stops = ([ctypes.c_void_p(event) for event in events] for events in self.gpu.queue.events.tolist())
+        with self.gpu.current():
+            for i in range(-lead, len(host)):
+                if align:
+                    dist.all_reduce(pulse, group=group)
+                if i >= 0:
+                    code |= record(starts[i], stream)
+                begin = clock()
+                for _ in range(depth):
+                    body(position)
+                    position += 1
+                if tail is not None:
+                    tail()
+                end = clock()
+                if i >= 0:
+                    host[i] = (end - begin) / depth
+                    code |= record(stops[i], stream)
+                    if i >= kernels.AHEAD:
+                        code |= wait(stops[i - kernels.AHEAD])
+        if code:
+            raise MeasurementError(f"CUDA driver error {code}", "dmesg may hold an Xid of the GPU")
+        return position
+
+
+def _nothing(_position: int) -> None:
+    pass
 
 
 class TorchNcclCall(StreamCall):
@@ -171,33 +209,7 @@ class TorchNcclCall(StreamCall):
         return {"loop": "python", "slices": self.layout.slices}
 
     def run(self, program: Body, host: Samples, lead: int, depth: int, *, align: bool) -> None:
-        body, tail = program
-        dist, pulse, group = self.backend.dist, self.backend.pulse, self.backend.group
-        record, stream = self.gpu.driver.cuEventRecord, ctypes.c_void_p(self.gpu.stream)
-        wait, clock = self.gpu.driver.cuEventSynchronize, time.perf_counter
-        starts, stops = ([ctypes.c_void_p(event) for event in events] for events in self.gpu.queue.events.tolist())
-        position, code = self.position, 0
-        with self.backend.gpu.current():
-            for i in range(-lead, len(host)):
-                if align:
-                    dist.all_reduce(pulse, group=group)
-                if i >= 0:
-                    code |= record(starts[i], stream)
-                begin = clock()
-                for _ in range(depth):
-                    body(position)
-                    position += 1
-                if tail is not None:
-                    tail()
-                end = clock()
-                if i >= 0:
-                    host[i] = (end - begin) / depth
-                    code |= record(stops[i], stream)
-                    if i >= kernels.AHEAD:
-                        code |= wait(stops[i - kernels.AHEAD])
-        self.position = position
-        if code:
-            raise MeasurementError(f"CUDA driver error {code}", "dmesg may hold an Xid of the GPU")
+        self.position = self.backend.enqueue(program, host, lead, depth, align=align, position=self.position)
 
     def round_trip(self) -> Body:
         if not self.is_pair:

@@ -124,6 +124,7 @@ class Engine:
 
     def __init__(self, job: Job, backend: Backend, control: Control, slot: Slot, closing: Closing) -> None:
         self.job, self.backend, self.control, self.slot, self.emit = job, backend, control, slot, closing.emit
+        slot.set("calibrating the clock", "", job.sweep.timeout)
         self.clock = backend.calibrate()
         self.points, self.notes = self._points()
         self.timed: dict[int, Timed] = {}

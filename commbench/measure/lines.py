@@ -51,6 +51,7 @@ def run_line(
             if name in libraries
         },
         **machine.key_facts(facts["nodes"][0]),
+        **({"gpus": gpus} if (gpus := sorted({r["gpu"]["name"] for r in facts["placement"] if "gpu" in r})) else {}),
     }
     if wrong := [name for name, value in job.expect.items() if key.get(name) != value]:
         first = wrong[0]

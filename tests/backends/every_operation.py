@@ -62,6 +62,7 @@ def main() -> None:
     sweep = Sweep(ops=("allreduce",), backend=backend_name, loop=loop, init_timeout=60)
     control = open_control(about(backend_name).control, world, "single", 60, "contract")
     backend = open_backend(sweep, world, control, 1, _ROTATED_CACHE)
+    able = about(backend_name).capabilities
     everything = list(points(backend_name, world.size))
     backend.reserve(everything)
     wrong: list[str] = []
@@ -79,9 +80,13 @@ def main() -> None:
             call.settle()
             if again or not is_timed(point):
                 continue
-            out = [np.full(2, -1.0), np.full(1, -1.0)]
+            out = [np.full(2, -1.0), np.full(1, -1.0), np.full(1, -1.0)]
             call.sync(out[0], 0)
             call.pipe(2, out[1], 1)
+            if "graph" in able.modes:
+                call.graph(3, out[2], 0)
+            else:
+                out.pop()
             if min(map(np.min, out)) < 0:
                 wrong.append(f"{point}: not every duration was written: {out}")
     found = control.gather(wrong)

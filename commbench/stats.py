@@ -239,7 +239,7 @@ def interval_over(values: list[float]) -> tuple[float, float, float]:
     return math.exp(centre), math.exp(centre - half), math.exp(centre + half)
 
 
-def t_quantile(probability: float, freedom: int) -> float:
+def t_quantile(probability: float, freedom: float) -> float:
     """Quantile of Student's t for a probability above one half, to four digits or better.
 
     Hill's expansion (ACM algorithm 396); exact for 1 and 2 degrees of freedom.

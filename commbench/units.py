@@ -122,6 +122,11 @@ def format_gigabytes(bytes_per_second: float) -> str:
     return _significant(bytes_per_second / 1e9, 3)
 
 
+def format_ratio(ratio: float) -> str:
+    """A ratio, four significant digits: "1.024", "12.35", "0.0834"."""
+    return _significant(ratio)
+
+
 def format_percent(share: float) -> str:
     """A half-width or a share of "1.2%" or "35%"."""
     percent = 100 * share

@@ -123,8 +123,8 @@ def format_gigabytes(bytes_per_second: float) -> str:
 
 
 def format_ratio(ratio: float) -> str:
-    """A ratio, four significant digits: "1.024", "12.35", "0.0834"."""
-    return _significant(ratio)
+    """A ratio, four significant digits: "1.024", "12.35", "0.0834"; far from 1 "1.2e+07"."""
+    return _significant(ratio) if 1e-5 <= ratio < 1e5 else f"{ratio:.2g}"  # noqa: PLR2004 - a column's width
 
 
 def format_percent(share: float) -> str:

@@ -19,6 +19,8 @@ from commbench.analyze.summary import PointSummary
 from commbench.errors import CannotTellError
 from commbench.units import format_size
 
+_NONE = "none"
+
 
 @dataclass(frozen=True, slots=True)
 class SizeRatio:
@@ -144,8 +146,8 @@ def _pair(group: Group, fits: Sequence[CurveFit | None], number: int) -> Pair | 
         other=number,
         sizes=tuple(sizes),
         level=level,
-        alpha=of_fits((a.alpha, a), (b.alpha, b), same_launches=same) if a and b else None,
-        bandwidth=of_fits((a.bandwidth, a), (b.bandwidth, b), same_launches=same) if a and b else None,
+        alpha=of_fits((a.alpha, a), (b.alpha, b)) if a and b else None,
+        bandwidth=of_fits((a.bandwidth, a), (b.bandwidth, b)) if a and b else None,
         crossings=tuple(crossings([(size.bytes, size.ratio) for size in sizes])),
         only_first=tuple(size for size in ours if size not in theirs),
         only_other=tuple(size for size in theirs if size not in ours),
@@ -170,17 +172,20 @@ def _refuse_without_sizes(comparisons: Sequence[Comparison]) -> None:
             first = comparison.curves[0]
             other = candidate if candidate is not first else comparison.curves[1]
             if candidate.side not in paired:
+                sizes = _sizes(first), _sizes(other)
                 raise CannotTellError(
                     f"{first.name} and {other.name} have no size in common with a sound time in both: "
-                    f"{_sizes(first)}, and {_sizes(other)}",
-                    "measure the same sizes: -b, -e and -f alike",
+                    f"{' against '.join(sizes)}",
+                    "`commbench show` says what went wrong"
+                    if _NONE in sizes
+                    else "measure the same sizes: -b, -e and -f alike",
                 )
 
 
 def _sizes(candidate: Candidate) -> str:
     sound = [point.point.bytes for point in candidate.curve.points if _is_sound(point)]
     if not sound:
-        return "none"
+        return _NONE
     if len(sound) == 1:
         return format_size(sound[0])
     return f"{len(sound)} sizes from {format_size(sound[0])} to {format_size(sound[-1])}"

@@ -163,10 +163,13 @@ class _Units:
     def of(self, candidate: Candidate) -> Any:
         return candidate.side if self.several else tuple(candidate.get(key) for key in self.axis)
 
+    def meet(self, part: Iterable[Candidate]) -> bool:
+        """Whether there are two of them."""
+        return len({self.of(candidate) for candidate in part}) > 1
+
     def met(self, parts: Iterable[Sequence[Candidate]]) -> set[Any]:
         """The units that find another one in some part."""
-        each = [{self.of(candidate) for candidate in part} for part in parts]
-        return {unit for units in each if len(units) > 1 for unit in units}
+        return {self.of(candidate) for part in parts if self.meet(part) for candidate in part}
 
 
 def _matched(found: Sequence[Candidate], units: _Units) -> list[Group]:
@@ -174,25 +177,31 @@ def _matched(found: Sequence[Candidate], units: _Units) -> list[Group]:
     # Root and reduction follow from the operation: across operations they cannot be asked to be equal.
     loose = (*units.axis, *(_OF_THE_OPERATION if "op" in units.axis else ()))
     strict = [key for key in _SAME_QUESTION if key not in loose]
-    parts = _split(found, strict)
+    parts: list[Sequence[Candidate]] = [*_split(found, strict)]
     for key in KEYS:
         if key not in (*units.axis, *strict):
-            parts = [finer for part in parts for finer in _split_where_it_helps(part, key, units)]
+            parts = [
+                finer for part in parts for finer in _split_where_it_helps(part, key, units, spare=key not in loose)
+            ]
     made: list[Group] = []
     for part in parts:
-        together = len({units.of(candidate) for candidate in part}) > 1
-        made += [tuple(part)] if together else [(candidate,) for candidate in part]
+        made += [tuple(part)] if units.meet(part) else [(candidate,) for candidate in part]
     return made
 
 
-def _split_where_it_helps(part: Sequence[Candidate], key: str, units: _Units) -> list[list[Candidate]]:
-    """Like with like in `key` too, if some unit has several values of it and all still find each other."""
+def _split_where_it_helps(
+    part: Sequence[Candidate], key: str, units: _Units, *, spare: bool
+) -> Sequence[Sequence[Candidate]]:
+    """Like with like in `key` too, if some unit has several values of it and all units still find each other.
+
+    `spare`: a curve of a unit that has others may be left alone by it.
+    """
     values: dict[Any, set[Any]] = {}
     for candidate in part:
         values.setdefault(units.of(candidate), set()).add(candidate.get(key))
     finer = _split(part, [key])
-    helps = max(map(len, values.values())) > 1 and units.met(finer) == units.met([part])
-    return finer if helps else [list(part)]
+    is_fair = units.met(finer) == units.met([part]) and (spare or all(map(units.meet, finer)))
+    return finer if max(map(len, values.values())) > 1 and is_fair else [part]
 
 
 def _split(found: Iterable[Candidate], keys: Sequence[str]) -> list[list[Candidate]]:
@@ -236,7 +245,8 @@ def _refuse_unlike(found: Sequence[Candidate], made: Sequence[Group], axis: Sequ
             "`commbench show` lists its curves",
         )
     pairs = [(ours, theirs) for theirs in lonely for ours in found if ours.side != theirs.side]
-    ours, theirs = min(pairs, key=lambda pair: len(_unlike(pair[0], pair[1], axis)))
+    nearest = min(pairs, key=lambda pair: len(_unlike(pair[0], pair[1], axis)))
+    ours, theirs = sorted(nearest, key=lambda candidate: candidate.side)
     keys = _unlike(ours, theirs, axis)
     differences = ", ".join(f"{key} is {_word(ours.get(key))} and {_word(theirs.get(key))}" for key in keys)
     raise CannotTellError(

@@ -112,9 +112,7 @@ def of_level(points: Sequence[tuple[PointSummary, PointSummary]], *, same_launch
     return Ratio(_exp(centre), _exp(centre - below / len(each)), _exp(centre + above / len(each)), "within_run")
 
 
-def of_fits(
-    first: tuple[Estimate, CurveFit], other: tuple[Estimate, CurveFit], *, same_launches: bool = False
-) -> Ratio | None:
+def of_fits(first: tuple[Estimate, CurveFit], other: tuple[Estimate, CurveFit]) -> Ratio | None:
     """Ratio of a parameter of two fits, given with its fit; None unless it is identified in both.
 
     A fit keeps no values of its runs, so that curves of the same launches count as independent: the interval is
@@ -132,8 +130,7 @@ def of_fits(
         assert estimate.high is not None
         half = math.log(estimate.high / estimate.low) / 2
         errors.append((half / t_quantile(0.975, runs - 1), runs - 1))
-    basis: Basis = "same_runs" if same_launches else "runs"
-    return _interval(math.log(theirs.value / ours.value), _welch(*errors), basis)
+    return _interval(math.log(theirs.value / ours.value), _welch(*errors), "runs")
 
 
 def _complete(points: Sequence[PointSummary]) -> dict[int, float]:

@@ -12,6 +12,7 @@ import numpy as np
 from commbench.analyze.compare import Comparison, Pair
 from commbench.errors import UsageError
 from commbench.report.canvas import COLOURS, FORMATS, GREY, MARKERS, our_style, save, size_axis
+from commbench.report.compare_rows import interval
 from commbench.report.compare_words import Words
 from commbench.report.plots import draw_panels, frame
 from commbench.report.text import words
@@ -74,7 +75,7 @@ def figure_of(comparison: Comparison) -> Figure:
 
 
 def _small_print(comparison: Comparison, said: Words) -> list[str]:
-    band = f"; band: {said.interval(comparison.pairs)}" if said.interval(comparison.pairs) else ""
+    band = f"; band: {interval(said, comparison.pairs)}" if interval(said, comparison.pairs) else ""
     marked = any(pair.crossings for pair in comparison.pairs) and len(comparison.pairs) == 1
     return [f"below: ratio of times{band}{'; grey: where the two change places' if marked else ''}"]
 

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from commbench.analyze.compare import Compared, Comparison, Pair
+from commbench.report.compare_rows import columns, rows, units
 from commbench.report.compare_words import LABEL, NO_VERDICT, Words, left_out_lines
 
 
@@ -36,7 +37,7 @@ class RatioTable:
             while beside > 1 and not self._fits(left[:beside], console, options):
                 beside -= 1
             yield self._table(left[:beside])
-            yield Text(self._words.units(left[:beside]), style="dim")
+            yield Text(units(self._words, left[:beside]), style="dim")
             left = left[beside:]
 
     def _fits(self, pairs: Sequence[Pair], console: Console, options: ConsoleOptions) -> bool:
@@ -45,9 +46,9 @@ class RatioTable:
 
     def _table(self, pairs: Sequence[Pair]) -> Table:
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-        for name in self._words.columns(pairs):
+        for name in columns(self._words, pairs):
             table.add_column(Text(name), justify="right", no_wrap=True)
-        for cells in self._words.rows(pairs):
+        for cells in rows(self._words, pairs):
             table.add_row(*map(Text, cells))
         return table
 

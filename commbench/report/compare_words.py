@@ -11,11 +11,10 @@ from commbench.analyze.crossings import Crossing
 from commbench.analyze.fit import CurveFit
 from commbench.analyze.matching import Candidate
 from commbench.analyze.ratios import Ratio
-from commbench.analyze.summary import PointSummary, problems
+from commbench.analyze.summary import problems
+from commbench.report.text import KEYS as WORDED_KEYS
 from commbench.report.text import SEPARATOR, clean, common_settings, common_words, labels, words
 from commbench.units import (
-    format_gigabytes,
-    format_microseconds,
     format_ratio,
     format_size,
     format_size_about,
@@ -56,8 +55,10 @@ class Words:
 
     @cached_property
     def names(self) -> list[str]:
-        """What sentences call the curves: by what tells them apart, else by file, else by letter."""
-        for names in (self.labels, [clean(candidate.name) for candidate in self.comparison.curves]):
+        """What sentences call the curves: as their files are called, else by what tells them apart, else by letter."""
+        sides = [clean(candidate.name) for candidate in self.comparison.curves]
+        both = [f"{side} {label}" for side, label in zip(sides, self.labels, strict=True)]
+        for names in (sides, self.labels, both):
             if len(set(names)) == len(names) and all(0 < len(name) <= _LONGEST_NAME for name in names):
                 return names
         return self.letters
@@ -84,70 +85,14 @@ class Words:
         """Whether bus factors differ, so that times alone compare different amounts of traffic."""
         return len({candidate.curve.key.bus_factor for candidate in self.comparison.curves}) > 1
 
-    def columns(self, pairs: Sequence[Pair]) -> list[str]:
-        """The heads of `rows`."""
-        heads = ["size"]
-        for mark in [self.letters[0]] + [self.letters[pair.other] for pair in pairs]:
-            heads += [f"{mark}(us)"] + ([f"{mark} bus"] if self.shows_bus else [])
-            heads += [] if mark == self.letters[0] else [f"{mark}/{self.letters[0]}", "low", "high"]
-        return heads
-
-    def rows(self, pairs: Sequence[Pair]) -> list[list[str]]:
-        """One row a size that any of the pairs has."""
-        by_size = [{size.bytes: size for size in pair.sizes} for pair in pairs]
-        rows = []
-        for at in sorted({size for sizes in by_size for size in sizes}):
-            cells = [sizes.get(at) for sizes in by_size]
-            first = next(cell.first for cell in cells if cell is not None)
-            rows.append([format_size(at), *self._time(first), *(c for cell in cells for c in self._ratio(cell))])
-        return rows
-
-    def _time(self, point: PointSummary | None) -> list[str]:
-        if point is None or point.seconds is None:
-            return [_NOTHING] * (2 if self.shows_bus else 1)
-        bus = [format_gigabytes(point.busbw or 0.0)] if self.shows_bus else []
-        return [format_microseconds(point.seconds.median), *bus]
-
-    def _ratio(self, size: SizeRatio | None) -> list[str]:
-        if size is None:
-            return [*self._time(None), *[_NOTHING] * 3]
-        bounds = [_NOTHING if bound is None else format_ratio(bound) for bound in (size.ratio.low, size.ratio.high)]
-        return [
-            *self._time(size.other),
-            ("~" if size.ratio.holds_one else "") + format_ratio(size.ratio.value),
-            *bounds,
-        ]
-
-    def units(self, pairs: Sequence[Pair]) -> str:
-        """What the columns hold, and which interval it is."""
-        first = self.letters[0]
-        shown = [f"{self.letters[pair.other]}/{first}" for pair in pairs]
-        what = f"time of {self.letters[pairs[0].other]} / time of {first}" if len(pairs) == 1 else "ratios of times"
-        over = self.interval(pairs)
-        interval = f"; low, high: {over}" if over else "; no interval is known"
-        holds = "; ~: it holds 1" if any(size.ratio.holds_one for pair in pairs for size in pair.sizes) else ""
-        bus = "; bus: bus bandwidth in GB/s" if self.shows_bus else ""
-        return f"{', '.join(shown)}: {what}{interval}{holds}{bus}"
-
-    def interval(self, pairs: Sequence[Pair]) -> str:
-        """What the intervals of the ratios are over, "" where there are none."""
-        found = {size.ratio.basis for pair in pairs for size in pair.sizes} - {"none"}
-        over = "; ".join(self._basis(basis, pairs) for basis in ("runs", "same_runs", "within_run") if basis in found)
-        return f"95 % interval {over}" if over else ""
-
-    def _basis(self, basis: str, pairs: Sequence[Pair]) -> str:
-        if basis == "within_run":
-            return "within one run, so how launches differ is not in it (--runs 3)"
-        numbers = [self.comparison.curves[at].curve.runs for at in (0, *(pair.other for pair in pairs))]
-        if basis == "same_runs":
-            return f"over the ratios of {min(numbers)} runs"
-        return f"over {' and '.join(map(str, numbers))} runs"
-
     def pair_lines(self, pair: Pair) -> list[tuple[str, str]]:
         """(label, text) of all that is known of a pair beyond its rows."""
         ratio = f"{self.letters[pair.other]}/{self.letters[0]}"
         fits = [self.comparison.fits[pair.first], self.comparison.fits[pair.other]]
-        lines = [("faster", self._faster(pair)), ("crossing", self._crossing(pair))]
+        several = len(pair.sizes) > 1
+        lines = [("faster", self._faster(pair)), ("crossing", self._crossing(pair))] if several else []
+        if self.shows_bus:
+            lines += [("bus", f"{ratio} {ratio_words(self._bus(pair))} in bus bandwidth")]
         lines += [("alpha", f"{ratio} {self._parameter(pair, pair.alpha, 'alpha', fits)}")]
         lines += [("bandwidth", f"{ratio} {self._parameter(pair, pair.bandwidth, 'bandwidth', fits)}")]
         return lines + [("note", note) for note in self._pair_notes(pair)]
@@ -156,19 +101,22 @@ class Words:
         """How often each is ahead, in sizes whose interval says so."""
         if all(size.ratio.holds_one is None for size in pair.sizes):
             return "no size has an interval, so none is decided"
-        total = len(pair.sizes)
-        parts = [
-            f"{self.names[at]} at {_some(sizes, total)}"
+        ahead = ", ".join(
+            f"{self.names[at]} at {_some(sizes, len(pair.sizes))}"
             for at, sizes in ((pair.first, _on(pair, 1)), (pair.other, _on(pair, -1)))
-        ]
-        return f"{', '.join(parts)}; undecided at {pair.count(0)}"
+        )
+        undecided = f"undecided at {pair.count(0) or 'none'}"
+        return f"{ahead}, {undecided} of {len(pair.sizes)} sizes, each by its own interval"
+
+    def _bus(self, pair: Pair) -> Ratio:
+        """Bus bandwidth of the other / of the first, over the common sizes: time turned around, times the factors."""
+        first, other = (self.comparison.curves[at].curve.key.bus_factor for at in (pair.first, pair.other))
+        return pair.level.inverse().scaled(other / first)
 
     def _crossing(self, pair: Pair) -> str:
         if pair.crossings:
             guess = "" if pair.crossings[0].low is not None else "; no interval is known, so it may be chance"
             return "; ".join(self._one_crossing(pair, crossing) for crossing in pair.crossings) + guess
-        if len(pair.sizes) == 1:
-            return "one size cannot tell"
         return "none is clear" if pair.count(1) and pair.count(-1) else "none"
 
     def _one_crossing(self, pair: Pair, crossing: Crossing) -> str:
@@ -177,8 +125,8 @@ class Words:
         if crossing.low is not None and crossing.high is not None:
             between = f"{format_size_about(crossing.low)} to {format_size_about(crossing.high)}"
         else:
-            between = f"{format_size(crossing.last_below)} to {format_size(crossing.first_above)}"
-        where = f"{where} ({between})" if where else f"somewhere in {between}"
+            between = f"between {format_size(crossing.last_below)} and {format_size(crossing.first_above)}"
+        where = f"{where} ({between})" if where else f"somewhere, {between}"
         return f"{self.names[below]} is faster below, {self.names[above]} above; equal {where}"
 
     def _parameter(self, pair: Pair, ratio: Ratio | None, name: str, fits: Sequence[CurveFit | None]) -> str:
@@ -246,13 +194,14 @@ class Words:
                 f"{other} and {first} cannot be told apart {where}: "
                 f"{self.letters[pair.other]}/{self.letters[0]} {ratio_words(level)}."
             )
-        is_slower = level.value >= 1
-        shown = level if is_slower else level.inverse()
-        bounds = _NOTHING if shown.low is None or shown.high is None else f"{_x(shown.low)} to {_x(shown.high)}"
-        bounds = {"none": "no interval known", "within_run": f"{bounds} within one run"}.get(shown.basis, bounds)
+        if level.low is None or level.high is None:
+            return f"{other} takes {format_ratio(level.value)} times as long as {first} {where}; no interval is known."
+        shown = level if level.value >= 1 else level.inverse()
+        bounds = f"{format_ratio(shown.low or 0)} to {format_ratio(shown.high or 0)}"
+        bounds += " within one run" if level.basis == "within_run" else ""
+        what = "slower" if level.value >= 1 else "faster"
         both = ", but they change places" if pair.crossings else ""
-        what = "slower" if is_slower else "faster"
-        return f"{other} is {_x(shown.value)}x ({bounds}) {what} than {first} {where}{both}."
+        return f"{other} is {format_ratio(shown.value)}x ({bounds}) {what} than {first} {where}{both}."
 
 
 def letter(number: int) -> str:
@@ -264,9 +213,9 @@ def letter(number: int) -> str:
 def ratio_words(ratio: Ratio) -> str:
     """A ratio with its interval, and what that is over where it is not over launches."""
     if ratio.low is None or ratio.high is None:
-        return f"{_x(ratio.value)}, no interval known"
+        return f"{format_ratio(ratio.value)}, no interval known"
     within = " within one run" if ratio.basis == "within_run" else ""
-    return f"{_x(ratio.value)} [{_x(ratio.low)}, {_x(ratio.high)}]{within}"
+    return f"{format_ratio(ratio.value)} [{format_ratio(ratio.low)}, {format_ratio(ratio.high)}]{within}"
 
 
 def sizes_words(sizes: Sequence[int]) -> str:
@@ -277,15 +226,15 @@ def sizes_words(sizes: Sequence[int]) -> str:
 
 
 def left_out_lines(compared: Compared) -> list[str]:
-    """The curves that were compared with nothing."""
-    return [
-        f"left out: {clean(left.candidate.name)}: {', '.join(words(left.candidate.curve.key))}: {left.reason}"
-        for left in compared.left_out
-    ]
-
-
-def _x(ratio: float) -> str:
-    return format_ratio(ratio)
+    """The curves that were compared with nothing, by what tells them from the first that was."""
+    first = compared.comparisons[0].curves[0].curve.key.key()
+    lines = []
+    for left in compared.left_out:
+        key = left.candidate.curve.key
+        differing = [name for name in WORDED_KEYS if getattr(key, name) != first.get(name, "")]
+        what = ", ".join(words(key, differing) or words(key))
+        lines.append(f"left out: {what} of {clean(left.candidate.name)}: {left.reason}")
+    return lines
 
 
 def _joined(*parts: str) -> str:
@@ -307,7 +256,7 @@ def _on(pair: Pair, side: int) -> list[int]:
 def _some(sizes: Sequence[int], total: int) -> str:
     """The count, and where there are few of many which."""
     which = f" ({sizes_words(sizes)})" if 0 < len(sizes) <= _MOST_SIZES and len(sizes) < total else ""
-    return f"{len(sizes)} of {total} sizes{which}"
+    return f"{len(sizes) or 'none'}{which}"
 
 
 def _is_equal(size: SizeRatio) -> bool:

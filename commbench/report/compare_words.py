@@ -115,8 +115,9 @@ class Words:
 
     def _crossing(self, pair: Pair) -> str:
         if pair.crossings:
-            guess = "" if pair.crossings[0].low is not None else "; no interval is known, so it may be chance"
-            return "; ".join(self._one_crossing(pair, crossing) for crossing in pair.crossings) + guess
+            doubt = "; within one run" if any(size.ratio.basis == "within_run" for size in pair.sizes) else ""
+            doubt = doubt if pair.crossings[0].low is not None else "; no interval is known, so it may be chance"
+            return "; ".join(self._one_crossing(pair, crossing) for crossing in pair.crossings) + doubt
         return "none is clear" if pair.count(1) and pair.count(-1) else "none"
 
     def _one_crossing(self, pair: Pair, crossing: Crossing) -> str:

@@ -11,6 +11,7 @@ from commbench.cli.arguments import AsJson, AsMarkdown
 from commbench.errors import ResultsError, UsageError
 
 if TYPE_CHECKING:
+    from commbench.analyze.compare import Compared
     from commbench.analyze.matching import Side
 
 Sides = Annotated[
@@ -60,17 +61,22 @@ def compare(
 
     keys = parse_keys(across or [])
     compared = compare_sides(_read(sides, as_json=as_json, as_markdown=as_markdown), keys)
+    pictures = _draw(compared, plot) if plot else []
     if as_json:
         print_json(compare_document(compared))
     elif as_markdown:
         typer.echo(compared_markdown(compared))
     else:
         console().print(compared_view(compared))
-    if plot is not None:
-        from commbench.report.compare_plot import draw_comparisons
+    for path in pictures:
+        typer.echo(f"\n![{path.stem}](<{path}>)" if as_markdown else str(path), err=as_json)
 
-        written = draw_comparisons(compared.comparisons, plot)
-        typer.echo("\n".join(map(str, written)), err=as_json)
+
+def _draw(compared: Compared, plot: Path) -> list[Path]:
+    """The pictures; matplotlib is loaded for them alone."""
+    from commbench.report.compare_plot import draw_comparisons
+
+    return draw_comparisons(compared.comparisons, plot)
 
 
 def _read(paths: list[Path], *, as_json: bool, as_markdown: bool) -> list[Side]:

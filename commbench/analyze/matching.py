@@ -13,21 +13,23 @@ in which they differ, or the key that was asked for.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
-from commbench.analyze.datasets import datasets
+from commbench.analyze.datasets import Dataset, datasets
 from commbench.analyze.facts import Facts, facts_of
 from commbench.analyze.setting import Setting
 from commbench.analyze.summary import Curve
 from commbench.errors import CannotTellError, UsageError
+from commbench.records import Record
 from commbench.results import Results
+from commbench.spec import Point
 
 _SAME_QUESTION = ("op", "redop", "root", "variant", "ranks", "mode", "cache", "statistic")
 _MAY_DIFFER = ("dtype", "in_place", "backend", "device", "path")
-_OF_THE_SETTING = ("library", "hosts", "hardware", "environment")
+_OF_THE_SETTING = tuple(field.name for field in fields(Setting))
 _OF_THE_OPERATION = ("redop", "root", "variant", "in_place")
 NOTHING_TRAVELS = "on 1 rank nothing travels, so there is nothing to compare"
 KEYS = (*_SAME_QUESTION, *_MAY_DIFFER, *_OF_THE_SETTING)
@@ -41,7 +43,7 @@ class Side:
     files: tuple[Results, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Candidate:
     """A curve, and where it comes from.
 
@@ -50,6 +52,7 @@ class Candidate:
         name: of its side.
         files: its files.
         facts: the circumstances it was measured in.
+        launches: run and launch of its records.
         sessions: the sessions its launches belong to, as far as they are known.
         notices: launches of its setting that did not end as they should.
     """
@@ -59,6 +62,7 @@ class Candidate:
     files: tuple[str, ...]
     curve: Curve
     facts: Facts
+    launches: frozenset[tuple[int, str]]
     sessions: frozenset[str]
     notices: tuple[str, ...]
 
@@ -75,7 +79,7 @@ class Candidate:
 
     def shares_launches_with(self, other: Candidate) -> bool:
         """Whether run numbers mean the same launches in both curves."""
-        return self.side == other.side and self.curve.setting == other.curve.setting
+        return self.side == other.side and self.launches == other.launches and all(name for _, name in self.launches)
 
 
 @dataclass(frozen=True)
@@ -110,26 +114,32 @@ def candidates(sides: Sequence[Side]) -> list[Candidate]:
     """
     found = []
     for number, side in enumerate(sides):
-        mine = []
-        for dataset in datasets(side.files):
-            runs = [run for file in side.files for run in file.runs if Setting.of(run) == dataset.setting]
-            sessions = frozenset(str(run["session"]) for run in runs if run.get("session"))
-            mine += [
-                Candidate(
-                    number,
-                    side.name,
-                    dataset.files,
-                    curve,
-                    facts_of(runs, [record for record in dataset.records if record.point.curve == curve.key]),
-                    sessions,
-                    dataset.notices,
-                )
-                for curve in dataset.curves
-            ]
+        mine = [one for dataset in datasets(side.files) for one in _of_dataset(number, side, dataset)]
         if not mine:
             raise CannotTellError(f"{side.name}: no record in it", "`commbench show` says what went wrong")
         found += mine
     return found
+
+
+def _of_dataset(number: int, side: Side, dataset: Dataset) -> Iterator[Candidate]:
+    runs = [run for file in side.files for run in file.runs if Setting.of(run) == dataset.setting]
+    sessions = frozenset(str(run["session"]) for run in runs if run.get("session"))
+    shared = facts_of(runs)
+    records: dict[Point, list[Record]] = {}
+    for record in dataset.records:
+        records.setdefault(record.point.curve, []).append(record)
+    for curve in dataset.curves:
+        mine = records[curve.key]
+        yield Candidate(
+            side=number,
+            name=side.name,
+            files=dataset.files,
+            curve=curve,
+            facts=shared | facts_of((), mine),
+            launches=frozenset((record.run, record.launch) for record in mine),
+            sessions=sessions,
+            notices=dataset.notices,
+        )
 
 
 def groups(found: Sequence[Candidate], across: Collection[str] = ()) -> tuple[list[Group], list[LeftOut]]:
@@ -142,8 +152,9 @@ def groups(found: Sequence[Candidate], across: Collection[str] = ()) -> tuple[li
     several = len({candidate.side for candidate in found}) > 1
     alone = [LeftOut(c, NOTHING_TRAVELS) for c in found if c.curve.key.ranks == 1]
     travelling = [candidate for candidate in found if candidate.curve.key.ranks > 1]
+    sides = {candidate.side for candidate in travelling}
     for candidate in found:
-        if all(other.side != candidate.side for other in travelling):
+        if candidate.side not in sides:
             raise CannotTellError(f"{candidate.name}: {NOTHING_TRAVELS}", "measure with --ranks 2 or more")
     found = travelling
     axis = tuple(across) if several or across else _axis(found)
@@ -244,7 +255,7 @@ def _refuse_unlike(found: Sequence[Candidate], made: Sequence[Group], axis: Sequ
             f"{found[0].name}: no two of its curves differ in {' and '.join(axis)} alone",
             "`commbench show` lists its curves",
         )
-    pairs = [(ours, theirs) for theirs in lonely for ours in found if ours.side != theirs.side]
+    pairs = [(a, b) for a in _one_a_question(lonely) for b in _one_a_question(found) if a.side != b.side]
     nearest = min(pairs, key=lambda pair: len(_unlike(pair[0], pair[1], axis)))
     ours, theirs = sorted(nearest, key=lambda candidate: candidate.side)
     keys = _unlike(ours, theirs, axis)
@@ -253,6 +264,11 @@ def _refuse_unlike(found: Sequence[Candidate], made: Sequence[Group], axis: Sequ
         f"{ours.name} and {theirs.name} hold nothing alike: {differences}",
         f"compare them all the same with {' '.join(f'--across {key}' for key in keys if not _follows(key, keys))}",
     )
+
+
+def _one_a_question(found: Iterable[Candidate]) -> list[Candidate]:
+    asked = {(c.side, *(c.get(key) for key in _SAME_QUESTION)): c for c in found}
+    return list(asked.values())
 
 
 def _unlike(ours: Candidate, theirs: Candidate, axis: Sequence[str]) -> list[str]:

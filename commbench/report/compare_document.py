@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from commbench.analyze.compare import Compared, Comparison, Pair, SizeRatio
@@ -32,7 +33,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "differs_in": differing,
         "curves": [
             {"letter": mark, "name": name, "side": candidate.name, "files": list(candidate.files), **_key(candidate)}
-            | {"statistic": candidate.statistic, "runs": candidate.curve.runs, **_setting(candidate)}
+            | {"statistic": candidate.statistic, "runs": candidate.curve.runs, **asdict(candidate.curve.setting)}
             for mark, name, candidate in zip(words.letters, words.names, curves, strict=True)
         ],
         "pairs": [_pair(pair, words) for pair in comparison.pairs],
@@ -46,16 +47,6 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
 
 def _key(candidate: Candidate) -> dict[str, Any]:
     return {name: value for name, value in candidate.curve.key.key().items() if name != "bytes"}
-
-
-def _setting(candidate: Candidate) -> dict[str, Any]:
-    setting = candidate.curve.setting
-    return {
-        "library": setting.library,
-        "hosts": list(setting.hosts),
-        "hardware": setting.hardware,
-        "environment": list(setting.environment),
-    }
 
 
 def _pair(pair: Pair, words: Words) -> dict[str, Any]:

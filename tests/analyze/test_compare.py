@@ -100,6 +100,20 @@ def test_curves_of_one_file_share_launches_and_are_paired(records_of: Any, recor
     assert (pair.level.low, pair.level.high) == pytest.approx((2, 2))
 
 
+def test_runs_of_one_file_that_are_launches_of_their_own_are_not_paired(records_of: Any, record: Any) -> None:
+    """Each path is a launch of its own, also within one run."""
+    records = [
+        record(size, 1e-5, run, path=path, launch=f"{path}{run}")
+        for run in (1, 2, 3)
+        for path in ("shm", "tcp")
+        for size in (8, 16)
+    ]
+
+    [comparison] = compare([Side("A", (load(records_of(records)),))]).comparisons
+
+    assert comparison.pairs[0].level.basis == "runs"
+
+
 def test_what_changed_is_found(compared: Any) -> None:
     [comparison] = compared(
         {"header": {"libraries": {"mpi": "MPICH 5.0.1"}}}, {"header": {"libraries": {"mpi": "MPICH 5.0.2"}}}

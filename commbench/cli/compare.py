@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Sides = Annotated[
     list[Path],
     typer.Argument(
-        metavar="A [B]...",
+        metavar="FILE",
         help="Results files, or folders of files that are further runs of each other. The first is the one that "
         "the others are measured by. A single one: the curves in it.",
         show_default=False,

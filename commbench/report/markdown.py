@@ -38,8 +38,8 @@ def datasets_markdown(datasets: Iterable[Dataset]) -> str:
 def fits_markdown(fits: Sequence[CurveFit]) -> str:
     """The fits of some curves; what the intervals are, and all notes, below."""
     shared = escape(SEPARATOR.join(common_words([fitted.curve for fitted in fits])))
-    table = _table(FIT_COLUMNS, fit_rows(fits), left=1)
-    return f"### {shared}\n\n{table}\n\n{_list([fits_note(fits), *labelled_notes(fits)])}"
+    found = table(FIT_COLUMNS, fit_rows(fits), left=1)
+    return f"### {shared}\n\n{found}\n\n{_list([fits_note(fits), *labelled_notes(fits)])}"
 
 
 def escape(text: str) -> str:
@@ -51,7 +51,7 @@ def _curve(curve: Curve) -> Iterator[str]:
     what, *rest = header_lines(curve)
     yield f"### {escape(what)}"
     yield "\\\n".join(map(escape, rest))
-    yield _table(COLUMNS, [row_cells(point) for point in curve.points], left=0)
+    yield table(COLUMNS, [row_cells(point) for point in curve.points], left=0)
     try:
         lines = fit_lines(fit_curve(curve))
     except CannotTellError as refusal:
@@ -59,7 +59,7 @@ def _curve(curve: Curve) -> Iterator[str]:
     yield _list([units_line(curve.points), *lines, *problem_lines(problems(curve.points))])
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int) -> str:
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int) -> str:
     """A table whose first `left` columns are aligned left, the others right."""
     rules = [":--" if number < left else "--:" for number in range(len(columns))]
     lines = [[escape(cell) for cell in cells] for cells in (columns, *rows)]

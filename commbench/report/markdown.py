@@ -12,6 +12,7 @@ from commbench.errors import CannotTellError
 from commbench.report.tables import (
     COLUMNS,
     FIT_COLUMNS,
+    connecting_line,
     fit_lines,
     fit_rows,
     fits_note,
@@ -31,7 +32,9 @@ def datasets_markdown(datasets: Iterable[Dataset]) -> str:
     blocks = []
     for dataset in datasets:
         blocks += ["\n\n".join(_curve(curve)) for curve in dataset.curves]
-        blocks += [_list(map(clean, dataset.notices))] if dataset.notices else []
+        told = [connecting_line(dataset.connecting)] if dataset.connecting else []
+        told += map(clean, dataset.notices)
+        blocks += [_list(told)] if told else []
     return "\n\n".join(blocks)
 
 

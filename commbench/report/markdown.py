@@ -6,17 +6,19 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from commbench.analyze.datasets import Dataset
+from commbench.analyze.diagnose import diagnose
+from commbench.analyze.finding import Finding, marked_sizes
 from commbench.analyze.fit import CurveFit, fit_curve
-from commbench.analyze.summary import Curve, problems
+from commbench.analyze.summary import Curve
 from commbench.errors import CannotTellError
 from commbench.report.tables import (
     COLUMNS,
     FIT_COLUMNS,
+    finding_lines,
     fit_lines,
     fit_rows,
     fits_note,
     labelled_notes,
-    problem_lines,
     row_cells,
     units_line,
 )
@@ -30,7 +32,8 @@ def datasets_markdown(datasets: Iterable[Dataset]) -> str:
     """Every curve of some datasets, and what their launches have to say."""
     blocks = []
     for dataset in datasets:
-        blocks += ["\n\n".join(_curve(curve)) for curve in dataset.curves]
+        found = diagnose(dataset)
+        blocks += ["\n\n".join(_curve(c, [f for f in found if f.key == c.key])) for c in dataset.curves]
         blocks += [_list(map(clean, dataset.notices))] if dataset.notices else []
     return "\n\n".join(blocks)
 
@@ -47,16 +50,17 @@ def escape(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", clean(text, 400))
 
 
-def _curve(curve: Curve) -> Iterator[str]:
+def _curve(curve: Curve, findings: Sequence[Finding]) -> Iterator[str]:
     what, *rest = header_lines(curve)
     yield f"### {escape(what)}"
     yield "\\\n".join(map(escape, rest))
-    yield _table(COLUMNS, [row_cells(point) for point in curve.points], left=0)
+    odd = marked_sizes(findings)
+    yield _table(COLUMNS, [row_cells(point, odd) for point in curve.points], left=0)
     try:
         lines = fit_lines(fit_curve(curve))
     except CannotTellError as refusal:
         lines = [f"no fit: {refusal.message}"]
-    yield _list([units_line(curve.points), *lines, *problem_lines(problems(curve.points))])
+    yield _list([units_line(curve.points, odd), *lines, *finding_lines(findings)])
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int) -> str:

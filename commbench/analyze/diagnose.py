@@ -1,0 +1,140 @@
+"""What is odd about some results: all that a reader should know beyond the numbers, worst first, each once.
+
+Three sources come together: what records carry (`measured`), the shape of each curve (`shape`), and rules across
+operations (`guidelines`). Here the shape gets its words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from commbench.analyze.advice import another_algorithm
+from commbench.analyze.datasets import Dataset
+from commbench.analyze.finding import ODD, USUAL, Finding, ratio_of, sizes_in_words, times_as_long, worst_first
+from commbench.analyze.guidelines import findings_across
+from commbench.analyze.lines import samples_of
+from commbench.analyze.measured import findings_of_records
+from commbench.analyze.shape import Oddity, ShapeKind, oddities_of_shape
+from commbench.analyze.summary import Curve
+from commbench.units import format_percent, format_seconds, format_size
+
+_POINTED = ("dip", "fast_size", "time_falls")
+
+
+def diagnose(dataset: Dataset) -> list[Finding]:
+    """All findings about what was measured in one setting, worst first."""
+    found: list[Finding] = []
+    for curve in dataset.curves:
+        found += findings_of_records(curve, dataset.records)
+        found += findings_of_shape(curve)
+    said = {
+        curve.key: {size for f in found if f.key == curve.key and f.pointed for size in f.sizes}
+        for curve in dataset.curves
+    }
+    return worst_first([*found, *findings_across(dataset.curves, said)])
+
+
+def findings_of_shape(curve: Curve) -> Iterator[Finding]:
+    """What is odd about the times of a curve over its sizes; on one rank nothing travels, so nothing is."""
+    if curve.key.ranks < 2:  # noqa: PLR2004
+        return
+    for oddity in oddities_of_shape(samples_of(curve)):
+        usual = oddity.kind == "sinking_plateau" and _outgrows_cache(curve)
+        yield Finding(
+            kind=oddity.kind,
+            key=curve.key,
+            sizes=oddity.sizes,
+            ratio=ratio_of(oddity.excess, oddity.deviation),
+            text=_Words(curve, oddity).text,
+            severity=USUAL if usual else ODD,
+            pointed=oddity.kind in _POINTED,
+        )
+
+
+def _outgrows_cache(curve: Curve) -> bool:
+    """One buffer that is used again and again lies in the cache, up to some size."""
+    return curve.key.device == "cpu" and curve.key.cache == "hot"
+
+
+class _Words:
+    """The sentence about an oddity of a curve."""
+
+    def __init__(self, curve: Curve, oddity: Oddity) -> None:
+        self._curve, self._oddity = curve, oddity
+        self._times = {p.point.bytes: p.seconds.median for p in curve.points if p.seconds}
+        self._sizes = tuple(self._times)
+        self._ratio = ratio_of(oddity.excess, oddity.deviation)
+        self._try = another_algorithm(curve.key, curve.setting.library)
+
+    @property
+    def text(self) -> str:
+        sentences: dict[ShapeKind, Callable[[], str]] = {
+            "dip": self._dip,
+            "fast_size": self._fast_size,
+            "time_falls": self._time_falls,
+            "cliff": self._cliff,
+            "sinking_plateau": self._sinking_plateau,
+            "step": self._step,
+        }
+        return sentences[self._oddity.kind]()
+
+    def _dip(self) -> str:
+        slow = self._oddity.sizes
+        worst = max(slow, key=lambda size: self._times[size] / size)
+        text = f"{self._where(slow)}: {self._takes(worst)}, {times_as_long(self._ratio)} its neighbours explain"
+        half = worst // 2
+        if half in self._times and 2 * self._times[half] < self._times[worst]:
+            text += f"; two calls of {format_size(half)} take {format_seconds(2 * self._times[half])}"
+        return f"{text}: measure again; if it stays, {self._try}"
+
+    def _fast_size(self) -> str:
+        [size] = self._oddity.sizes
+        return (
+            f"{format_size(size)}: {self._takes(size)}, only {times_as_long(self._ratio)} its neighbours explain and "
+            f"less than {format_size(self._oddity.beside[0])}: measure again, with --check; if it stays, the sizes "
+            f"around it are slow: {self._try}"
+        )
+
+    def _time_falls(self) -> str:
+        slow, [faster] = self._oddity.sizes, self._oddity.beside
+        worst = max(slow, key=lambda size: self._times[size])
+        text = f"{self._where(slow)}: {self._takes(worst)}, {times_as_long(self._ratio)} {format_size(faster)}"
+        if slow == self._sizes[:1]:
+            return f"{text}: the first size paid for warming up; raise -w, or start one size lower"
+        return f"{text}: the library changes its algorithm too late; {self._try}"
+
+    def _cliff(self) -> str:
+        return f"{self._bandwidth()}, all at once: {self._where_to_look()}"
+
+    def _sinking_plateau(self) -> str:
+        if _outgrows_cache(self._curve):
+            return (
+                f"{self._bandwidth()}: usual once buffers outgrow the cache; --cache rotated keeps it out of all sizes"
+            )
+        return f"{self._bandwidth()}: {self._where_to_look()}"
+
+    def _step(self) -> str:
+        [last], first = self._oddity.beside, self._oddity.sizes[0]
+        return (
+            f"from {format_size(first)} on: calls take {times_as_long(self._ratio)} the sizes up to "
+            f"{format_size(last)} lead to expect, and no larger size makes up for it: "
+            f"{self._try}"
+        )
+
+    def _bandwidth(self) -> str:
+        assert self._ratio.value is not None
+        return (
+            f"from {format_size(self._oddity.sizes[0])} on: bandwidth falls to {format_percent(1 / self._ratio.value)} "
+            f"of what {self._where(self._oddity.beside)} reach, and stays low"
+        )
+
+    def _where_to_look(self) -> str:
+        where = "a throttled or shared link, NUMA placement, pinning"
+        return f"look for {where}; {self._try}"
+
+    def _takes(self, size: int) -> str:
+        name = f" at {format_size(size)}" if len(self._oddity.sizes) > 1 else ""
+        return f"{format_seconds(self._times[size])}{name}"
+
+    def _where(self, sizes: Iterable[int]) -> str:
+        return sizes_in_words(tuple(sizes), self._sizes)

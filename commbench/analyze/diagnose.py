@@ -18,6 +18,7 @@ from commbench.analyze.shape import Oddity, ShapeKind, oddities_of_shape
 from commbench.analyze.summary import Curve
 from commbench.units import format_percent, format_seconds, format_size
 
+_SMALLEST_CACHE = 1 << 20
 _POINTED = ("dip", "fast_size", "time_falls")
 
 
@@ -39,7 +40,7 @@ def findings_of_shape(curve: Curve) -> Iterator[Finding]:
     if curve.key.ranks < 2:  # noqa: PLR2004
         return
     for oddity in oddities_of_shape(samples_of(curve)):
-        usual = oddity.kind == "sinking_plateau" and _outgrows_cache(curve)
+        usual = oddity.kind in ("cliff", "sinking_plateau") and _outgrows_cache(curve, oddity)
         yield Finding(
             kind=oddity.kind,
             key=curve.key,
@@ -51,9 +52,9 @@ def findings_of_shape(curve: Curve) -> Iterator[Finding]:
         )
 
 
-def _outgrows_cache(curve: Curve) -> bool:
-    """One buffer that is used again and again lies in the cache, up to some size."""
-    return curve.key.device == "cpu" and curve.key.cache == "hot"
+def _outgrows_cache(curve: Curve, oddity: Oddity) -> bool:
+    """One buffer that is used again and again lies in the cache, up to some megabytes."""
+    return curve.key.device == "cpu" and curve.key.cache == "hot" and oddity.sizes[0] >= _SMALLEST_CACHE
 
 
 class _Words:
@@ -72,8 +73,8 @@ class _Words:
             "dip": self._dip,
             "fast_size": self._fast_size,
             "time_falls": self._time_falls,
-            "cliff": self._cliff,
-            "sinking_plateau": self._sinking_plateau,
+            "cliff": self._sunk,
+            "sinking_plateau": self._sunk,
             "step": self._step,
         }
         return sentences[self._oddity.kind]()
@@ -103,15 +104,16 @@ class _Words:
             return f"{text}: the first size paid for warming up; raise -w, or start one size lower"
         return f"{text}: the library changes its algorithm too late; {self._try}"
 
-    def _cliff(self) -> str:
-        return f"{self._bandwidth()}, all at once: {self._where_to_look()}"
-
-    def _sinking_plateau(self) -> str:
-        if _outgrows_cache(self._curve):
-            return (
-                f"{self._bandwidth()}: usual once buffers outgrow the cache; --cache rotated keeps it out of all sizes"
-            )
-        return f"{self._bandwidth()}: {self._where_to_look()}"
+    def _sunk(self) -> str:
+        assert self._ratio.value is not None
+        how = "drops at once" if self._oddity.kind == "cliff" else "sinks"
+        text = (
+            f"from {format_size(self._oddity.sizes[0])} on: bandwidth {how} to {format_percent(1 / self._ratio.value)} "
+            f"of what {self._where(self._oddity.beside)} reach and does not recover"
+        )
+        if _outgrows_cache(self._curve, self._oddity):
+            return f"{text}: usual once buffers outgrow the cache; --cache rotated keeps it out of all sizes"
+        return f"{text}: look for a throttled or shared link, NUMA placement, pinning; {self._try}"
 
     def _step(self) -> str:
         [last], first = self._oddity.beside, self._oddity.sizes[0]
@@ -120,17 +122,6 @@ class _Words:
             f"{format_size(last)} lead to expect, and no larger size makes up for it: "
             f"{self._try}"
         )
-
-    def _bandwidth(self) -> str:
-        assert self._ratio.value is not None
-        return (
-            f"from {format_size(self._oddity.sizes[0])} on: bandwidth falls to {format_percent(1 / self._ratio.value)} "
-            f"of what {self._where(self._oddity.beside)} reach, and stays low"
-        )
-
-    def _where_to_look(self) -> str:
-        where = "a throttled or shared link, NUMA placement, pinning"
-        return f"look for {where}; {self._try}"
 
     def _takes(self, size: int) -> str:
         name = f" at {format_size(size)}" if len(self._oddity.sizes) > 1 else ""

@@ -127,14 +127,14 @@ def _finding(curve: Curve, others: tuple[str, ...], broken: Sequence[_Broken]) -
     ratio = ratio_of(worst.log_ratio, worst.deviation)
     sizes = tuple(b.size for b in broken)
     where = sizes_in_words(sizes, [point.point.bytes for point in curve.points])
-    at = f", worst at {format_size(worst.size)}" if len(sizes) > 1 else ""
+    up_to, at = ("up to ", f" (worst at {format_size(worst.size)})") if len(sizes) > 1 else ("", "")
     return Finding(
         kind="guideline",
         key=curve.key,
         sizes=sizes,
         ratio=ratio,
         text=(
-            f"{where}: {curve.key.op} takes {times_as_long(ratio)} {' and '.join(others)}"
+            f"{where}: {curve.key.op} takes {up_to}{times_as_long(ratio)} {' and '.join(others)}"
             f"{' together' if len(others) > 1 else ''}, which can do the same{at}: "
             f"{another_algorithm(curve.key, curve.setting.library)}"
         ),

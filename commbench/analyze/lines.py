@@ -16,7 +16,10 @@ from commbench.stats import SLICES, t_quantile
 SIDE = 4
 """Sizes that a line is drawn through; also the fewest that a segment of the fit has."""
 
+_TIMES = (1e-12, 1e9)  # seconds; what lies outside is no time of a message
 _LEAST_NOISE = 0.01
+_SHORT = 15  # sizes
+_CAUTION = 1.5
 _UNKNOWN_NOISE = 0.05  # of a curve too short to show its own, where it has no intervals either
 
 
@@ -40,7 +43,7 @@ def samples_of(curve: Curve) -> list[Sample]:
     The noise of a point is the larger of its own interval's and the curve's roughness: a wide interval is
     believed, a narrow one says nothing about how much neighbouring sizes differ anyhow.
     """
-    sound = [p for p in curve.points if p.is_sound and p.seconds and 0 < p.seconds.median < math.inf]
+    sound = [p for p in curve.points if p.is_sound and p.seconds and _TIMES[0] < p.seconds.median < _TIMES[1]]
     times = [(p.point.bytes, p.seconds.median) for p in sound if p.seconds]
     rough = roughness([size for size, _ in times], [time for _, time in times])
     return [
@@ -61,15 +64,22 @@ def own_deviation(point: PointSummary) -> float:
 def roughness(sizes: Sequence[int], seconds: Sequence[float]) -> float:
     """Standard deviation of one log time as the curve itself shows it: how badly lines fit four neighbours.
 
-    Of all fours the lower third counts, since switches and outliers are no noise. (The square of such a misfit
-    is exponentially distributed: a third of them lie below 0.4055 variances.)
+    Of all fours the lower third counts, since switches and outliers are no noise. In a short curve one outlier is
+    in most of the fours, so the calmest of the curves without one size counts.
     """
-    if len(sizes) < SIDE:
+    if len(sizes) <= SIDE:
         return _UNKNOWN_NOISE
     curve = [Sample(size, math.log(time), 0.0) for size, time in zip(sizes, seconds, strict=True)]
+    if len(curve) > _SHORT:
+        return max(_third(curve), _LEAST_NOISE)
+    return max(min(_third(curve[:i] + curve[i + 1 :]) for i in range(len(curve))), _LEAST_NOISE)
+
+
+def _third(curve: Sequence[Sample]) -> float:
+    """The square of a four's misfit has an exponential distribution, of which a third lies below 0.4055 variances."""
     misfits = sorted(Line(curve[i : i + SIDE]).misfit for i in range(len(curve) - SIDE + 1))
-    third = misfits[(len(misfits) + 1) // 3]
-    return max(third / math.sqrt(0.4055) * (1 + 1 / len(misfits)), _LEAST_NOISE)
+    # Of few fours a calm look proves little.
+    return misfits[len(misfits) // 3] / math.sqrt(0.4055) * (1 + _CAUTION / len(misfits))
 
 
 class Line:

@@ -38,7 +38,8 @@ _UNPAID = math.log(1.2)
 
 _WIDEST: dict[ShapeKind, int] = {"dip": 3, "fast_size": 1}  # neighbouring sizes that count as outliers
 _SHORTEST_TAIL = 2
-_AT_ONCE = 0.8
+_AT_ONCE = 0.9
+_MOST_OUTLIERS = 8  # a curve with more is not a curve with outliers
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def oddities_of_shape(curve: list[Sample]) -> list[Oddity]:
 def _without_outlying(curve: list[Sample]) -> tuple[list[Sample], list[Oddity]]:
     """The curve without the sizes that neither side explains, and those: one or a few neighbours a time."""
     found: list[Oddity] = []
-    while len(curve) >= MIN_SIZES:
+    while len(curve) >= MIN_SIZES and len(found) < _MOST_OUTLIERS:
         count = len(curve)
         below = [Line(curve[max(i - SIDE, 0) : i]) for i in range(1, count)]
         above = [Line(curve[i : i + SIDE]) for i in range(1, count)]
@@ -172,22 +173,23 @@ def _difference(before: Sequence[Sample], after: Sequence[Sample]) -> tuple[floa
 def _sunk(curve: Sequence[Sample]) -> list[Oddity]:
     """Bandwidth that falls from its plateau and stays below it to the end.
 
-    Tail and plateau are those that differ the most certainly. The plateau is two to four neighbouring sizes:
-    one lucky size makes none. Each size of the tail must have lost half of the floor, the tail all of it.
+    The plateau is the best two to four neighbouring sizes: one lucky size makes none. Each size of the tail must
+    have lost half of the floor, the tail all of it; of several tails the one that differs most certainly counts.
     """
-    plateaus = [
-        (start, start + width, *_mean_pace(curve[start : start + width]))
-        for width in range(2, SIDE + 1)
-        for start in range(len(curve) - width + 1)
-    ]
-    paces = [sample.log_pace for sample in curve]
+    paces, variances = [s.log_pace for s in curve], [s.noise**2 for s in curve]
+    plateaus: dict[int, tuple[float, float, int]] = {}  # width -> level, its variance, first size, of the best so far
     best = (CERTAIN, 0, 0, 0, 0.0, 0.0)
+    tails = _tails(paces, variances)
     for first in range(2, len(curve) - _SHORTEST_TAIL + 1):
-        (mean, variance), least = _mean_pace(curve[first:]), min(paces[first:])
-        for start, stop, level, unsure in plateaus:
-            if stop <= first and mean - level > _SINKS and least - level > _SINKS / 2:
+        mean, variance, least = tails[first]
+        for width in range(2, min(SIDE, first) + 1):
+            part = slice(first - width, first)
+            latest = (sum(paces[part]) / width, sum(variances[part]) / width**2, first - width)
+            plateaus[width] = min(plateaus.get(width, latest), latest)
+        for width, (level, unsure, start) in plateaus.items():
+            if mean - level > _SINKS and least - level > _SINKS / 2:
                 deviation = math.sqrt(variance + unsure)
-                best = max(best, ((mean - level) / deviation, first, start, stop, level, deviation))
+                best = max(best, ((mean - level) / deviation, first, start, start + width, level, deviation))
     _, first, start, stop, level, deviation = best
     if not first:
         return []
@@ -197,9 +199,13 @@ def _sunk(curve: Sequence[Sample]) -> list[Oddity]:
     return [Oddity("cliff" if at_once else "sinking_plateau", sizes, plateau, end, deviation)]
 
 
-def _mean_pace(part: Sequence[Sample]) -> tuple[float, float]:
-    """Mean of log seconds per byte, and its variance."""
-    return sum(s.log_pace for s in part) / len(part), sum(s.noise**2 for s in part) / len(part) ** 2
+def _tails(paces: Sequence[float], variances: Sequence[float]) -> list[tuple[float, float, float]]:
+    """For every size: mean pace from it to the end, the variance of that mean, the least pace."""
+    tails, total, variance, least = [], 0.0, 0.0, math.inf
+    for count, (pace, own) in enumerate(zip(reversed(paces), reversed(variances), strict=True), 1):
+        total, variance, least = total + pace, variance + own, min(least, pace)
+        tails.append((total / count, variance / count**2, least))
+    return tails[::-1]
 
 
 def _steps(curve: Sequence[Sample]) -> list[Oddity]:

@@ -6,16 +6,27 @@ operations (`guidelines`). Here the shape gets its words.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from commbench.analyze.advice import another_algorithm
 from commbench.analyze.datasets import Dataset
-from commbench.analyze.finding import ODD, USUAL, Finding, ratio_of, sizes_in_words, times_as_long, worst_first
+from commbench.analyze.finding import (
+    ODD,
+    USUAL,
+    Finding,
+    marked_sizes,
+    ratio_of,
+    sizes_in_words,
+    times_as_long,
+    worst_first,
+)
 from commbench.analyze.guidelines import findings_across
-from commbench.analyze.lines import samples_of
+from commbench.analyze.lines import Sample, samples_of
 from commbench.analyze.measured import findings_of_records
 from commbench.analyze.shape import Oddity, ShapeKind, oddities_of_shape
 from commbench.analyze.summary import Curve
+from commbench.records import Record
+from commbench.spec import Point
 from commbench.units import format_percent, format_seconds, format_size
 
 _SMALLEST_CACHE = 1 << 20
@@ -24,22 +35,33 @@ _POINTED = ("dip", "fast_size", "time_falls")
 
 def diagnose(dataset: Dataset) -> list[Finding]:
     """All findings about what was measured in one setting, worst first."""
+    records: dict[Point, list[Record]] = {}
+    for record in dataset.records:
+        records.setdefault(record.point.curve, []).append(record)
     found: list[Finding] = []
-    for curve in dataset.curves:
-        found += findings_of_records(curve, dataset.records)
-        found += findings_of_shape(curve)
-    said = {
-        curve.key: {size for f in found if f.key == curve.key and f.pointed for size in f.sizes}
-        for curve in dataset.curves
-    }
-    return worst_first([*found, *findings_across(dataset.curves, said)])
+    said: dict[Point, set[int]] = {}
+    curves = [(curve, samples_of(curve)) for curve in dataset.curves]
+    for curve, samples in curves:
+        found += findings_of_records(curve, records[curve.key])
+        shape = list(findings_of_shape(curve, samples))
+        said[curve.key] = set(marked_sizes(shape))
+        found += shape
+    return worst_first([*found, *findings_across(curves, said)])
 
 
-def findings_of_shape(curve: Curve) -> Iterator[Finding]:
+def by_curve(findings: Iterable[Finding]) -> dict[Point, list[Finding]]:
+    """Findings in their order, under the curve that each is about."""
+    found: dict[Point, list[Finding]] = {}
+    for finding in findings:
+        found.setdefault(finding.key, []).append(finding)
+    return found
+
+
+def findings_of_shape(curve: Curve, samples: Sequence[Sample]) -> Iterator[Finding]:
     """What is odd about the times of a curve over its sizes; on one rank nothing travels, so nothing is."""
     if curve.key.ranks < 2:  # noqa: PLR2004
         return
-    for oddity in oddities_of_shape(samples_of(curve)):
+    for oddity in oddities_of_shape(samples):
         usual = oddity.kind in ("cliff", "sinking_plateau") and _outgrows_cache(curve, oddity)
         yield Finding(
             kind=oddity.kind,

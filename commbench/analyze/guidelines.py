@@ -19,12 +19,12 @@ Some of these need a copy into a larger buffer, which the floor allows for.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from commbench.analyze.advice import another_algorithm
 from commbench.analyze.finding import RULE, Finding, ratio_of, sizes_in_words, times_as_long
-from commbench.analyze.lines import Sample, samples_of
+from commbench.analyze.lines import Sample
 from commbench.analyze.shape import CERTAIN
 from commbench.analyze.summary import Curve
 from commbench.ops import OPERATIONS
@@ -62,48 +62,51 @@ class _Broken:
     deviation: float
 
 
-def findings_across(curves: Sequence[Curve], said: Mapping[Point, Collection[int]]) -> Iterator[Finding]:
-    """The rules that do not hold among curves of one setting, one finding a rule.
+def findings_across(
+    curves: Iterable[tuple[Curve, Sequence[Sample]]], said: Mapping[Point, Collection[int]]
+) -> Iterator[Finding]:
+    """The rules that do not hold among curves of one setting, each with its samples: one finding a rule.
 
     Curves are compared that differ in operation only; the type of data does not matter to those that only move
     it. At a size that breaks several rules the worst counts. Sizes in `said`, per curve, are left out: what makes
     a single size slow has been told.
     """
-    samples = {curve.key: {sample.size: sample for sample in samples_of(curve)} for curve in curves}
-    for curve in curves:
+    curves = list(curves)
+    samples = {curve.key: {sample.size: sample for sample in own} for curve, own in curves}
+    by_setting: dict[tuple[Point, str], list[Point]] = {}
+    for key in samples:
+        by_setting.setdefault((_setting(key), key.op), []).append(key)
+    for curve, _ in curves:
         worst: dict[int, _Broken] = {}
         for op, others in RULES:
             if op != curve.key.op or curve.key.ranks < 2:  # noqa: PLR2004 - alone there is nothing to compare
                 continue
-            parts = [_counterpart(curve.key, other, samples) for other in others]
-            for broken in _broken(samples[curve.key], others, [part for part in parts if part is not None]):
+            keys = [_counterpart(curve.key, by_setting.get((_setting(curve.key), other), ())) for other in others]
+            for broken in _broken(samples[curve.key], others, [samples[key] for key in keys if key is not None]):
                 if broken.size not in said.get(curve.key, ()):
                     worst[broken.size] = max(worst.get(broken.size, broken), broken, key=lambda b: b.log_ratio)
         for others in dict.fromkeys(broken.others for broken in worst.values()):
             yield _finding(curve, others, [worst[size] for size in sorted(worst) if worst[size].others == others])
 
 
-def _counterpart(key: Point, op: str, samples: Mapping[Point, Mapping[int, Sample]]) -> Mapping[int, Sample] | None:
-    """The curve of `op` that differs from `key` in nothing else; of both forms the one that `key` has."""
-    forms = [found for found in samples if _comparable(key, found, op)]
-    forms.sort(key=lambda found: found.in_place != key.in_place)
-    return samples[forms[0]] if forms else None
+def _setting(key: Point) -> Point:
+    """A key without the operation and what is compared by itself, or does not matter."""
+    return replace(key, op="", redop=None, root=None, dtype="int8", in_place=False, variant="")
 
 
-def _comparable(key: Point, other: Point, op: str) -> bool:
-    if other.op != op or other.variant not in ("", _BALANCED):
+def _counterpart(key: Point, others: Sequence[Point]) -> Point | None:
+    """Of another operation's curves the one to compare with: in the same form, if it is there."""
+    forms = [other for other in others if _comparable(key, other)]
+    return min(forms, key=lambda other: other.in_place != key.in_place, default=None)
+
+
+def _comparable(key: Point, other: Point) -> bool:
+    ours, theirs = OPERATIONS[key.op], OPERATIONS[other.op]
+    if other.variant not in ("", _BALANCED):
         return False
-    ours, theirs = OPERATIONS[key.op], OPERATIONS[op]
     if ours.reduces and theirs.reduces and (key.redop, key.dtype) != (other.redop, other.dtype):
         return False
-    if ours.rooted and theirs.rooted and key.root != other.root:
-        return False
-    return _elsewhere(key) == _elsewhere(other)
-
-
-def _elsewhere(key: Point) -> Point:
-    """A key without what is compared by itself, or does not matter."""
-    return replace(key, op="", redop=None, root=None, dtype="int8", in_place=False, variant="")
+    return not (ours.rooted and theirs.rooted) or key.root == other.root
 
 
 def _broken(

@@ -92,21 +92,24 @@ class Line:
     def __init__(self, side: Sequence[Sample]) -> None:
         self._only = side[0] if len(side) == 1 else None
         self._unit = side[-1].size
-        times = [math.exp(sample.log_time) for sample in side]
-        u = [1 / time for time in times]
-        v = [sample.size / self._unit / time for sample, time in zip(side, times, strict=True)]
-        uu, uv, vv = _dot(u, u), _dot(u, v), _dot(v, v)
+        n, noise = len(side), 0.0
+        su = sv = uu = uv = vv = 0.0
+        for sample in side:
+            u = math.exp(-sample.log_time)
+            v = u * sample.size / self._unit
+            su, sv, uu, uv, vv = su + u, sv + v, uu + u * u, uv + u * v, vv + v * v
+            noise = max(noise, sample.noise)
         determinant = uu * vv - uv * uv
-        self._alpha, self._slope = 0.0, sum(v) / vv
-        if len(side) > 1 and determinant > 0:
-            alpha, slope = (vv * sum(u) - uv * sum(v)) / determinant, (uu * sum(v) - uv * sum(u)) / determinant
-            if alpha > 0 and slope > 0:
-                self._alpha, self._slope = alpha, slope
-            elif slope <= 0:
-                self._alpha, self._slope = sum(u) / uu, 0.0
-        missed = sum((1 - self._alpha * a - self._slope * b) ** 2 for a, b in zip(u, v, strict=True))
-        self.misfit = math.sqrt(missed / (len(side) - 2)) if len(side) > 2 else 0.0  # noqa: PLR2004 - two fix a line
-        self._noise = max(self.misfit, *(sample.noise for sample in side))
+        alpha, slope = 0.0, sv / vv
+        if n > 1 and determinant > 0:
+            free = (vv * su - uv * sv) / determinant, (uu * sv - uv * su) / determinant
+            if min(free) > 0:
+                alpha, slope = free
+            elif free[1] <= 0:
+                alpha, slope = su / uu, 0.0
+        missed = n - 2 * (alpha * su + slope * sv) + alpha * alpha * uu + 2 * alpha * slope * uv + slope * slope * vv
+        self.misfit = math.sqrt(max(missed, 0.0) / (n - 2)) if n > 2 else 0.0  # noqa: PLR2004 - two fix a line
+        self._alpha, self._slope, self._noise = alpha, slope, max(self.misfit, noise)
         self._inverse = (vv / determinant, -uv / determinant, uu / determinant) if determinant > 0 else (0.0, 0.0, 0.0)
 
     @property
@@ -123,7 +126,3 @@ class Line:
         expected = self._alpha + self._slope * x
         (a, b, c) = self._inverse
         return math.log(expected), self._noise * math.sqrt(max(a + 2 * b * x + c * x * x, 0.0)) / expected
-
-
-def _dot(left: Sequence[float], right: Sequence[float]) -> float:
-    return sum(a * b for a, b in zip(left, right, strict=True))

@@ -30,12 +30,15 @@ _LEAST_SHARE = 0.2  # of the samples, for a mode; as `stats.has_two_modes` asks
 
 
 def findings_of_records(curve: Curve, records: Iterable[Record]) -> Iterator[Finding]:
-    """What went wrong at some sizes of a curve, then its flags, each once with all its sizes."""
+    """What went wrong at some sizes of a curve, then its flags, each once with all its sizes.
+
+    `records` are the curve's own, for what a flag's text can say beyond its name.
+    """
     points = curve.points
     yield from _broken("wrong_answer", curve, [p for p in points if p.check == "wrong"])
     yield from _broken("hung", curve, [p for p in points if p.status == "hung"])
     yield from _broken("failed", curve, [p for p in points if p.status == "failed" and p.check != "wrong"])
-    flagged = [record for record in records if record.point.curve == curve.key and record.flags]
+    flagged = [record for record in records if record.flags]
     sizes_of = {flag: [p.point.bytes for p in points if flag in _unexplained(p)] for p in points for flag in p.flags}
     for flag in sorted(sizes_of, key=flag_rank):
         if sizes := sizes_of[flag]:

@@ -60,7 +60,7 @@ class Oddity:
     deviation: float
 
 
-def oddities_of_shape(curve: list[Sample]) -> list[Oddity]:
+def oddities_of_shape(curve: Sequence[Sample]) -> list[Oddity]:
     """What is odd about a curve (sizes ascending, all different); nothing when it has fewer than `MIN_SIZES`."""
     if len(curve) < MIN_SIZES:
         return []
@@ -68,7 +68,7 @@ def oddities_of_shape(curve: list[Sample]) -> list[Oddity]:
     return [*outlying, *_falls(curve), *(_sunk(curve) or _steps(curve))]
 
 
-def _without_outlying(curve: list[Sample]) -> tuple[list[Sample], list[Oddity]]:
+def _without_outlying(curve: Sequence[Sample]) -> tuple[Sequence[Sample], list[Oddity]]:
     """The curve without the sizes that neither side explains, and those: one or a few neighbours a time."""
     found: list[Oddity] = []
     while len(curve) >= MIN_SIZES and len(found) < _MOST_OUTLIERS:

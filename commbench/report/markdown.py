@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from commbench.analyze.datasets import Dataset
-from commbench.analyze.diagnose import diagnose
+from commbench.analyze.diagnose import by_curve, diagnose
 from commbench.analyze.finding import Finding, marked_sizes
 from commbench.analyze.fit import CurveFit, fit_curve
 from commbench.analyze.summary import Curve
@@ -32,8 +32,8 @@ def datasets_markdown(datasets: Iterable[Dataset]) -> str:
     """Every curve of some datasets, and what their launches have to say."""
     blocks = []
     for dataset in datasets:
-        found = diagnose(dataset)
-        blocks += ["\n\n".join(_curve(c, [f for f in found if f.key == c.key])) for c in dataset.curves]
+        found = by_curve(diagnose(dataset))
+        blocks += ["\n\n".join(_curve(curve, found.get(curve.key, ()))) for curve in dataset.curves]
         blocks += [_list(map(clean, dataset.notices))] if dataset.notices else []
     return "\n\n".join(blocks)
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from commbench.analyze.datasets import Dataset
-from commbench.analyze.diagnose import diagnose
+from commbench.analyze.diagnose import by_curve, diagnose
 from commbench.analyze.finding import BROKEN, Finding, marked_sizes
 from commbench.analyze.fit import CurveFit, Estimate, fit_curve
 from commbench.analyze.summary import Curve, PointSummary
@@ -97,8 +97,8 @@ def dataset_views(datasets: Iterable[Dataset]) -> list[Group]:
     """Every curve of some datasets, and what their launches have to say."""
     views = []
     for dataset in datasets:
-        found = diagnose(dataset)
-        views += [curve_view(curve, [f for f in found if f.key == curve.key]) for curve in dataset.curves]
+        found = by_curve(diagnose(dataset))
+        views += [curve_view(curve, found.get(curve.key, ())) for curve in dataset.curves]
         if dataset.notices:
             views.append(Group(*(Text(clean(notice, 400), style="yellow") for notice in dataset.notices)))
     return views

@@ -16,6 +16,7 @@ import pytest
 
 from commbench.analyze.datasets import Dataset
 from commbench.analyze.diagnose import diagnose, findings_of_shape
+from commbench.analyze.lines import samples_of
 from commbench.analyze.setting import Setting
 from commbench.analyze.shape import MIN_SIZES
 from commbench.analyze.summary import Curve
@@ -158,7 +159,7 @@ def built(times: Times, record: Any, **changes: Any) -> list[Any]:
 
 
 def cried(curve: Curve) -> list[tuple[str, tuple[int, ...]]]:
-    return [(finding.kind, finding.sizes) for finding in findings_of_shape(curve)]
+    return [(finding.kind, finding.sizes) for finding in findings_of_shape(curve, samples_of(curve))]
 
 
 def is_it(expected: tuple[str, int], cry: tuple[str, tuple[int, ...]]) -> bool:

@@ -8,6 +8,7 @@ import pytest
 
 from commbench.analyze.finding import Finding
 from commbench.analyze.guidelines import RULES, findings_across
+from commbench.analyze.lines import samples_of
 from commbench.analyze.summary import curves, points
 from commbench.ops import OPERATIONS
 from commbench.records import Seconds
@@ -27,7 +28,8 @@ def records(record: Any, op: str, factor: float = 1.0, **changes: Any) -> list[A
 
 
 def across(*parts: list[Any], said: Any = None) -> list[Finding]:
-    return list(findings_across(curves(points([r for part in parts for r in part])), said or {}))
+    found = curves(points([r for part in parts for r in part]))
+    return list(findings_across([(curve, samples_of(curve)) for curve in found], said or {}))
 
 
 @pytest.mark.parametrize(("op", "others"), RULES, ids=str)

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from commbench.analyze.datasets import Dataset
+from commbench.analyze.diagnose import diagnose
+from commbench.analyze.finding import Finding
 from commbench.analyze.fit import CurveFit, Estimate, Segment
 from commbench.analyze.summary import PointSummary, algbw, busbw
 from commbench.records import Record, Seconds
@@ -15,11 +17,11 @@ _SECONDS = ("median", "low", "high", "p5", "p95", "min", "max")
 
 
 def show_document(datasets: Sequence[Dataset]) -> dict[str, Any]:
-    """Records and points of all datasets. Where there are several, each entry names its files."""
+    """Records, points and findings of all datasets. Where there are several, each entry names its files."""
     return {
         "records": [_record(r) | _files(datasets, d) for d in datasets for r in d.records],
         "points": [_point(p) | _files(datasets, d) for d in datasets for p in d.points],
-        "findings": [],
+        "findings": [_finding(f) | _files(datasets, d) for d in datasets for f in diagnose(d)],
     }
 
 
@@ -60,6 +62,16 @@ def _point(summary: PointSummary) -> dict[str, Any]:
         "statistic": summary.statistic,
         "check": summary.check,
         "flags": list(summary.flags),
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "kind": finding.kind,
+        **_curve_key(finding.key),
+        "sizes": list(finding.sizes),
+        "ratio": {name: getattr(finding.ratio, name) for name in ("value", "low", "high")},
+        "text": finding.text,
     }
 
 

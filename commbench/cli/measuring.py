@@ -145,7 +145,9 @@ def _announce(settled: Plan, progress: Progress | None, *, plain: bool = False) 
     parts = [f"{sweep.backend} on {where} ({settled.why})"]
     if sweep.ranks is not None:
         points, _ = sweep.points(sweep.ranks, about(sweep.backend).capabilities)
-        parts += [f"{sweep.ranks} rank{'s' if sweep.ranks > 1 else ''}", expectation(sweep, len(points))]
+        alone = about(sweep.backend).one_process
+        ranks = "one process" if alone else f"{sweep.ranks} rank{'s' if sweep.ranks > 1 else ''}"
+        parts += [ranks, expectation(sweep, len(points))]
         if progress is not None:
             left = sum(len(progress.missing(points, run)) for run in range(1, sweep.runs + 1))
             parts.append(f"{left} of {len(points) * sweep.runs} still missing")

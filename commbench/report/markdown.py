@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from commbench.analyze.datasets import Dataset
 from commbench.analyze.fit import CurveFit, fit_curve
+from commbench.analyze.pairs import PairMatrix, matrices, pair_groups, without_pair
 from commbench.analyze.summary import Curve, problems
 from commbench.errors import CannotTellError
+from commbench.report.matrix import CORNER, heading, legend, rows, title, troubles
 from commbench.report.tables import (
     COLUMNS,
     FIT_COLUMNS,
@@ -27,10 +29,13 @@ _SPECIAL = re.compile(r"([\\`*<>|~&#$]|(?<!\w)_|_(?!\w)|\](?=[(\[:])|!(?=\[))")
 
 
 def datasets_markdown(datasets: Iterable[Dataset]) -> str:
-    """Every curve of some datasets, and what their launches have to say."""
+    """Every curve of some datasets, and what their launches have to say; of many pairs their matrices instead."""
     blocks = []
     for dataset in datasets:
-        blocks += ["\n\n".join(_curve(curve)) for curve in dataset.curves]
+        in_matrices = pair_groups(dataset.points)
+        blocks += ["\n\n".join(_matrices(dataset, matrices(dataset.points)))] if in_matrices else []
+        curves = [curve for curve in dataset.curves if without_pair(curve.key) not in in_matrices]
+        blocks += ["\n\n".join(_curve(curve)) for curve in curves]
         blocks += [_list(map(clean, dataset.notices))] if dataset.notices else []
     return "\n\n".join(blocks)
 
@@ -45,6 +50,16 @@ def fits_markdown(fits: Sequence[CurveFit]) -> str:
 def escape(text: str) -> str:
     """Cleaned text that Markdown shows as it is: no markup, no HTML, no mention, no cell border."""
     return _SPECIAL.sub(r"\\\1", clean(text, 400))
+
+
+def _matrices(dataset: Dataset, found: Sequence[PairMatrix]) -> Iterator[str]:
+    what, *rest = heading(dataset, found)
+    yield f"### {escape(what)}"
+    yield "\\\n".join(map(escape, rest))
+    for matrix in found:
+        yield f"**{escape(title(matrix, found))}**"
+        yield _table((CORNER, *matrix.targets), rows(matrix), left=0)
+    yield _list([legend(found), *troubles(dataset)])
 
 
 def _curve(curve: Curve) -> Iterator[str]:

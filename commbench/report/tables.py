@@ -15,8 +15,10 @@ from rich.text import Text
 
 from commbench.analyze.datasets import Dataset
 from commbench.analyze.fit import CurveFit, Estimate, fit_curve
+from commbench.analyze.pairs import pair_groups, without_pair
 from commbench.analyze.summary import Curve, PointSummary, Problem, problems
 from commbench.errors import CannotTellError
+from commbench.report.matrix import matrices_view
 from commbench.report.text import SEPARATOR, clean, common_words, header_lines, labels
 from commbench.spec import Point
 from commbench.units import (
@@ -91,10 +93,12 @@ def fit_view(fitted: CurveFit) -> Table:
 
 
 def dataset_views(datasets: Iterable[Dataset]) -> list[Group]:
-    """Every curve of some datasets, and what their launches have to say."""
+    """Every curve of some datasets, and what their launches have to say; of many pairs their matrices instead."""
     views = []
     for dataset in datasets:
-        views += [curve_view(curve) for curve in dataset.curves]
+        in_matrices = pair_groups(dataset.points)
+        views += matrices_view(dataset)
+        views += [curve_view(curve) for curve in dataset.curves if without_pair(curve.key) not in in_matrices]
         if dataset.notices:
             views.append(Group(*(Text(clean(notice, 400), style="yellow") for notice in dataset.notices)))
     return views

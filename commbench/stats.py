@@ -237,10 +237,10 @@ def interval_over(values: list[float]) -> tuple[float, float, float]:
     logs = np.log(values)
     centre = float(logs.mean())
     half = t_quantile(0.975, len(values) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(values))
-    return math.exp(centre), math.exp(centre - half), math.exp(centre + half)
+    return math.exp(centre), math.exp(centre - half), math.exp(min(centre + half, 700.0))  # a float ends at e^709
 
 
-def t_quantile(probability: float, freedom: int) -> float:
+def t_quantile(probability: float, freedom: float) -> float:
     """Quantile of Student's t for a probability above one half, to four digits or better.
 
     Hill's expansion (ACM algorithm 396); exact for 1 and 2 degrees of freedom.

@@ -307,6 +307,13 @@ def test_equal_runs_have_no_width() -> None:
     assert interval_over([3e-6, 3e-6]) == pytest.approx((3e-6, 3e-6, 3e-6))
 
 
+def test_an_interval_over_runs_ends_where_numbers_do() -> None:
+    """Two runs 300 orders of magnitude apart come out of an edited file only; they are no traceback."""
+    value, low, high = interval_over([1e-300, 1e10])
+
+    assert 0 <= low < value < high < math.inf
+
+
 @given(probability=st.floats(0.75, 0.9999), freedom=st.integers(1, 2000))
 def test_students_t_agrees_with_scipy_to_four_digits(probability: float, freedom: int) -> None:
     assert t_quantile(probability, freedom) == pytest.approx(scipy.stats.t.ppf(probability, freedom), rel=1e-4)

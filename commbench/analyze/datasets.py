@@ -26,12 +26,14 @@ class Dataset:
         files: where it comes from.
         records: one per point and run; runs of several files are numbered on, so that no two share a number.
         notices: what its launches noted, and those that did not end as they should.
+        connecting: what each launch took to connect its ranks, the slowest of them, where the library told (seconds).
     """
 
     setting: Setting
     files: tuple[str, ...]
     records: tuple[Record, ...]
     notices: tuple[str, ...] = ()
+    connecting: tuple[float, ...] = ()
 
     @cached_property
     def points(self) -> list[PointSummary]:
@@ -62,6 +64,7 @@ def datasets(files: Sequence[Results]) -> list[Dataset]:
                 (*so_far.files, results.path),
                 (*so_far.records, *_numbered_on(so_far.records, records)),
                 (*so_far.notices, *_notices(results, mine)),
+                (*so_far.connecting, *_connecting(mine)),
             )
     return [dataset for dataset in found.values() if dataset.records or dataset.notices]
 
@@ -69,6 +72,20 @@ def datasets(files: Sequence[Results]) -> list[Dataset]:
 def _numbered_on(before: Sequence[Record], records: Iterable[Record]) -> list[Record]:
     last = max((record.run for record in before), default=0)
     return [replace(record, run=record.run + last) if last else record for record in records]
+
+
+def _connecting(runs: Iterable[Mapping[str, Any]]) -> list[float]:
+    found = []
+    for run in runs:
+        ranks = run.get("placement")
+        told = (
+            [rank.get("communicator_seconds") for rank in ranks if isinstance(rank, dict)]
+            if isinstance(ranks, list)
+            else []
+        )
+        if known := [float(value) for value in told if isinstance(value, int | float)]:
+            found.append(max(known))
+    return found
 
 
 def _notices(results: Results, runs: Iterable[Mapping[str, Any]]) -> list[str]:

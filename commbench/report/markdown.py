@@ -14,6 +14,7 @@ from commbench.report.matrix import CORNER, heading, legend, rows, title, troubl
 from commbench.report.tables import (
     COLUMNS,
     FIT_COLUMNS,
+    connecting_line,
     fit_lines,
     fit_rows,
     fits_note,
@@ -36,15 +37,17 @@ def datasets_markdown(datasets: Iterable[Dataset]) -> str:
         blocks += ["\n\n".join(_matrices(dataset, matrices(dataset.points)))] if in_matrices else []
         curves = [curve for curve in dataset.curves if without_pair(curve.key) not in in_matrices]
         blocks += ["\n\n".join(_curve(curve)) for curve in curves]
-        blocks += [_list(map(clean, dataset.notices))] if dataset.notices else []
+        told = [connecting_line(dataset.connecting)] if dataset.connecting else []
+        told += map(clean, dataset.notices)
+        blocks += [_list(told)] if told else []
     return "\n\n".join(blocks)
 
 
 def fits_markdown(fits: Sequence[CurveFit]) -> str:
     """The fits of some curves; what the intervals are, and all notes, below."""
     shared = escape(SEPARATOR.join(common_words([fitted.curve for fitted in fits])))
-    table = _table(FIT_COLUMNS, fit_rows(fits), left=1)
-    return f"### {shared}\n\n{table}\n\n{_list([fits_note(fits), *labelled_notes(fits)])}"
+    found = table(FIT_COLUMNS, fit_rows(fits), left=1)
+    return f"### {shared}\n\n{found}\n\n{_list([fits_note(fits), *labelled_notes(fits)])}"
 
 
 def escape(text: str) -> str:
@@ -58,7 +61,7 @@ def _matrices(dataset: Dataset, found: Sequence[PairMatrix]) -> Iterator[str]:
     yield "\\\n".join(map(escape, rest))
     for matrix in found:
         yield f"**{escape(title(matrix, found))}**"
-        yield _table((CORNER, *matrix.targets), rows(matrix), left=0)
+        yield table((CORNER, *matrix.targets), rows(matrix), left=0)
     yield _list([legend(found), *troubles(dataset)])
 
 
@@ -66,7 +69,7 @@ def _curve(curve: Curve) -> Iterator[str]:
     what, *rest = header_lines(curve)
     yield f"### {escape(what)}"
     yield "\\\n".join(map(escape, rest))
-    yield _table(COLUMNS, [row_cells(point) for point in curve.points], left=0)
+    yield table(COLUMNS, [row_cells(point) for point in curve.points], left=0)
     try:
         lines = fit_lines(fit_curve(curve))
     except CannotTellError as refusal:
@@ -74,7 +77,7 @@ def _curve(curve: Curve) -> Iterator[str]:
     yield _list([units_line(curve.points), *lines, *problem_lines(problems(curve.points))])
 
 
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int) -> str:
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int) -> str:
     """A table whose first `left` columns are aligned left, the others right."""
     rules = [":--" if number < left else "--:" for number in range(len(columns))]
     lines = [[escape(cell) for cell in cells] for cells in (columns, *rows)]

@@ -7,6 +7,7 @@ Markdown all use them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from statistics import median
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -99,9 +100,17 @@ def dataset_views(datasets: Iterable[Dataset]) -> list[Group]:
         in_matrices = pair_groups(dataset.points)
         views += matrices_view(dataset)
         views += [curve_view(curve) for curve in dataset.curves if without_pair(curve.key) not in in_matrices]
+        if dataset.connecting:
+            views.append(Group(connecting_line(dataset.connecting)))
         if dataset.notices:
             views.append(Group(*(Text(clean(notice, 400), style="yellow") for notice in dataset.notices)))
     return views
+
+
+def connecting_line(seconds: Sequence[float]) -> str:
+    """What it took to connect the ranks, over launches."""
+    over = f", median of {len(seconds)} launches" if len(seconds) > 1 else ""
+    return f"connect {format_seconds(median(seconds))} for a communicator of all ranks, on the slowest{over}"
 
 
 def interval_words(runs: Sequence[int]) -> str:

@@ -13,7 +13,7 @@ from cupy.cuda import nvrtc, runtime
 
 class RawKernel:
     def __init__(
-        self, code, name, options=(), backend="nvrtc", translate_cucomplex=False, *, enable_cooperative_groups=False,
+        self, code, name, options=(), backend="nvrtc", *, translate_cucomplex=False, enable_cooperative_groups=False,
         jitify=None,
     ):  # fmt: skip
         if not isinstance(code, str) or not isinstance(name, str) or not isinstance(options, tuple):

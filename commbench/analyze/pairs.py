@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from commbench.analyze.summary import PointSummary
+from commbench.analyze.datasets import Dataset
+from commbench.analyze.summary import Curve, PointSummary
 from commbench.spec import Point
 
 LATENCY_BYTES = 4096
@@ -51,6 +52,12 @@ def matrices(points: Iterable[PointSummary]) -> list[PairMatrix]:
         if min(sizes) <= LATENCY_BYTES:
             found.append(_matrix(key, group, min(sizes), is_latency=True))
     return found
+
+
+def curves_alone(dataset: Dataset) -> list[Curve]:
+    """The curves of a dataset that are in no matrix."""
+    groups = pair_groups(dataset.points)
+    return [curve for curve in dataset.curves if without_pair(curve.key) not in groups]
 
 
 def without_pair(point: Point) -> Point:

@@ -73,6 +73,9 @@ class CopiesBackend:
             index: GpuEnd(self.cupy, index)
             for index in sorted({end for _, pair in routes for end in pair if end != HOST})
         }
+        if len({gpu.name for gpu in self.gpus.values()}) > 1:
+            models = ", ".join(f"{gpu} is a {gpu.name}" for gpu in self.gpus.values())
+            self.notes = [*self.notes, f"different GPUs in one run: {models}"]
         self.hosts = {kind: HostEnd(self.cupy, kind) for kind in WITH_HOST if any(path == kind for path, _ in routes)}
         self.peers = PeerAccess(self.gpus)
         self._cache = max(gpu.cache_bytes for gpu in self.gpus.values())

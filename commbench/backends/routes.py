@@ -87,19 +87,16 @@ def parse_pair(text: str) -> Pair:
     Raises:
         ValueError: it is neither.
     """
-    a, b = (HOST if word.strip().lower() == "host" else _number(word) for word in text.split(","))
+    ends = [word.strip().lower() for word in text.split(",")]
+    if len(ends) != 2 or not all(end == "host" or end.isdecimal() for end in ends):  # noqa: PLR2004
+        raise ValueError(f"{text!r} is not a pair")
+    a, b = (HOST if end == "host" else int(end) for end in ends)
     return a, b
 
 
 def words(pair: Pair) -> str:
     """What `parse_pair` reads."""
     return ",".join("host" if end == HOST else str(end) for end in pair)
-
-
-def _number(word: str) -> int:
-    if not word.strip().isdecimal():
-        raise ValueError(word)
-    return int(word)
 
 
 def _may(pair: Pair, access: Collection[Pair]) -> bool:

@@ -12,6 +12,7 @@ from commbench.backends import about
 from commbench.backends.base import World
 from commbench.backends.buffers import bytes_needed
 from commbench.backends.emulated import parse as parse_emulation
+from commbench.backends.gpu import explained
 from commbench.backends.routes import WITH_HOST, routes
 from commbench.errors import UnavailableError, UsageError
 from commbench.jobs.probe import Absent, Mpi, Torch, probe_mpi, probe_peers, probe_torch, visible_gpus
@@ -94,6 +95,8 @@ def _plan_one_process(sweep: Sweep, launcher: str | None, given: Container[str] 
         peers = probe_peers()
         if isinstance(peers, Absent):
             raise UnavailableError(f"--backend {name}: {peers.reason}", peers.hint)
+        if peers.code:
+            raise explained(peers.code, f"driver error {peers.code}")
         settled = replace(settled, routes=routes(settled, peers.gpus, peers.access))
     _refuse_host_memory(settled)
     return Plan(settled, None, "--backend", ())

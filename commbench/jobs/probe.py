@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from commbench.backends.gpu import explained
 from commbench.jobs import child
 from commbench.measure.devices import nvidia_gpus
 from commbench.measure.procfs import ROOT
@@ -219,10 +218,12 @@ class Peers:
     Attributes:
         gpus: how many.
         access: pairs (a, b) where a may address the memory of b, as the driver says.
+        code: the driver's error, 0 for none.
     """
 
     gpus: int
     access: frozenset[tuple[int, int]]
+    code: int = 0
 
 
 def probe_mpi(python: str = sys.executable, *, launcher: bool = True, limit: float = 30.0) -> Mpi | Absent:
@@ -280,10 +281,7 @@ def probe_peers(python: str = sys.executable, *, limit: float = 60.0) -> Peers |
     answer = _ask(_PEERS, python, limit)
     if isinstance(answer, Absent):
         return Absent("no NVIDIA driver here" if "cannot open" in answer.reason else answer.reason, answer.hint)
-    if answer["code"]:
-        error = explained(answer["code"], f"driver error {answer['code']}")
-        return Absent(error.message, error.hint)
-    return Peers(answer["gpus"], frozenset((a, b) for a, b in answer["access"]))
+    return Peers(answer["gpus"], frozenset((a, b) for a, b in answer["access"]), answer["code"])
 
 
 def find_launchers() -> list[Launcher]:

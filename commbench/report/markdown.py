@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from commbench.analyze.datasets import Dataset
 from commbench.analyze.fit import CurveFit, fit_curve
-from commbench.analyze.pairs import PairMatrix, matrices, pair_groups, without_pair
+from commbench.analyze.pairs import PairMatrix, curves_alone, matrices
 from commbench.analyze.summary import Curve, problems
 from commbench.errors import CannotTellError
 from commbench.report.matrix import CORNER, heading, legend, rows, title, troubles
@@ -33,10 +33,9 @@ def datasets_markdown(datasets: Iterable[Dataset]) -> str:
     """Every curve of some datasets, and what their launches have to say; of many pairs their matrices instead."""
     blocks = []
     for dataset in datasets:
-        in_matrices = pair_groups(dataset.points)
-        blocks += ["\n\n".join(_matrices(dataset, matrices(dataset.points)))] if in_matrices else []
-        curves = [curve for curve in dataset.curves if without_pair(curve.key) not in in_matrices]
-        blocks += ["\n\n".join(_curve(curve)) for curve in curves]
+        found = matrices(dataset.points)
+        blocks += ["\n\n".join(_matrices(dataset, found))] if found else []
+        blocks += ["\n\n".join(_curve(curve)) for curve in curves_alone(dataset)]
         told = [connecting_line(dataset.connecting)] if dataset.connecting else []
         told += map(clean, dataset.notices)
         blocks += [_list(told)] if told else []
@@ -62,7 +61,7 @@ def _matrices(dataset: Dataset, found: Sequence[PairMatrix]) -> Iterator[str]:
     for matrix in found:
         yield f"**{escape(title(matrix, found))}**"
         yield table((CORNER, *matrix.targets), rows(matrix), left=0)
-    yield _list([legend(found), *troubles(dataset)])
+    yield _list([*legend(found), *troubles(dataset, found)])
 
 
 def _curve(curve: Curve) -> Iterator[str]:

@@ -33,8 +33,8 @@ def matrices_view(dataset: Dataset) -> list[Group]:
     ]
     for matrix in found:
         parts += [Text(), Text(title(matrix, found), style="bold"), *_tables(matrix)]
-    parts += [Text(), Text(legend(found), style="dim")]
-    parts += [Text(line, style="yellow") for line in troubles(dataset)]
+    parts += [Text(), *(Text(line, style="dim") for line in legend(found))]
+    parts += [Text(line, style="yellow") for line in troubles(dataset, found)]
     return [Group(*parts)]
 
 
@@ -50,8 +50,13 @@ def title(matrix: PairMatrix, found: Sequence[PairMatrix]) -> str:
     """The line "peer (peer access on) · GB/s at 128M", or "us at 8", with what not all of `found` share."""
     unit = "us" if matrix.is_latency else "GB/s"
     path = clean(matrix.key.path) + (f" ({means})" if (means := COPY_PATHS.get(matrix.key.path)) else "")
-    also = words(matrix.key, [name for name in _HOW if name not in _shared(found) and matrix.key.path != READ])
+    also = words(matrix.key, _own(matrix.key, found))
     return SEPARATOR.join((path, f"{unit} at {format_size(matrix.bytes)}", *also))
+
+
+def _own(key: Point, found: Sequence[PairMatrix]) -> list[str]:
+    """The keys of how that tell a matrix from others of its path."""
+    return [name for name in _HOW if name not in _shared(found) and key.path != READ]
 
 
 def _shared(found: Sequence[PairMatrix]) -> list[str]:
@@ -68,38 +73,39 @@ def rows(matrix: PairMatrix) -> list[tuple[str, ...]]:
     ]
 
 
-def legend(found: Sequence[PairMatrix]) -> str:
+def legend(found: Sequence[PairMatrix]) -> list[str]:
     """How to read the matrices, and where the rest is."""
     star = "; *: odd, see below" if any("*" in cell for matrix in found for row in rows(matrix) for cell in row) else ""
-    return (
-        "data go from the row to the column, GB/s = 1e9 bytes/s of them"
-        f"{star}; every size: `commbench show --json`, alpha and B of every pair: `commbench fit`"
-    )
+    return [
+        f"from row to column, GB/s = 1e9 bytes/s in one direction{star}",
+        "`commbench fit` has alpha and B of every pair, `commbench show --json` every size",
+    ]
 
 
-def troubles(dataset: Dataset) -> list[str]:
+def troubles(dataset: Dataset, found: Sequence[PairMatrix]) -> list[str]:
     """For each group of pairs what is worst about any of them, and which."""
     lines: list[str] = []
     for key, group in pair_groups(dataset.points).items():
-        found: dict[str, tuple[Problem, list[str]]] = {}
+        about = ", ".join((clean(key.path), *words(key, _own(key, found))))
+        met: dict[str, tuple[Problem, list[str]]] = {}
         for pair in dict.fromkeys(point.point.option("pair") or "" for point in group):
             for problem in problems([point for point in group if point.point.option("pair") == pair]):
-                found.setdefault(problem.name, (problem, []))[1].append(pair)
-        lines += _trouble(key, sorted(found.values(), key=lambda each: each[0].severity))
+                met.setdefault(problem.name, (problem, []))[1].append(pair)
+        lines += [f"{about}: {line}" for line in _trouble(sorted(met.values(), key=lambda each: each[0].severity))]
     return lines
 
 
-def _trouble(key: Point, found: list[tuple[Problem, list[str]]]) -> Iterator[str]:
-    if not found:
+def _trouble(met: list[tuple[Problem, list[str]]]) -> Iterator[str]:
+    if not met:
         return
-    (worst, pairs), *others = found
+    (worst, pairs), *others = met
     where = f"pair {clean(pairs[0])} at {format_size(worst.sizes[0])}"
     more = f" and {len(pairs) - 1} more" if len(pairs) > 1 else ""
     text = f": {clean(worst.text, 400)}" if worst.text else ""
-    yield f"{clean(key.path)}: {clean(worst.name)}, {where}{more}{text}"
+    yield f"{clean(worst.name)}, {where}{more}{text}"
     if others:
         also = ", ".join(f"{clean(each.name)} in {len(at)} pair{'s' * (len(at) > 1)}" for each, at in others)
-        yield f"{clean(key.path)}: also {also}"
+        yield f"also {also}"
 
 
 def _cell(matrix: PairMatrix, point: PointSummary | None) -> str:

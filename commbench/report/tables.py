@@ -16,7 +16,7 @@ from rich.text import Text
 
 from commbench.analyze.datasets import Dataset
 from commbench.analyze.fit import CurveFit, Estimate, fit_curve
-from commbench.analyze.pairs import pair_groups, without_pair
+from commbench.analyze.pairs import curves_alone
 from commbench.analyze.summary import Curve, PointSummary, Problem, problems
 from commbench.errors import CannotTellError
 from commbench.report.matrix import matrices_view
@@ -97,9 +97,8 @@ def dataset_views(datasets: Iterable[Dataset]) -> list[Group]:
     """Every curve of some datasets, and what their launches have to say; of many pairs their matrices instead."""
     views = []
     for dataset in datasets:
-        in_matrices = pair_groups(dataset.points)
         views += matrices_view(dataset)
-        views += [curve_view(curve) for curve in dataset.curves if without_pair(curve.key) not in in_matrices]
+        views += [curve_view(curve) for curve in curves_alone(dataset)]
         if dataset.connecting:
             views.append(Group(connecting_line(dataset.connecting)))
         if dataset.notices:

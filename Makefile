@@ -34,7 +34,7 @@ plots: .venv/.for-test
 # What scripts/gpu_check.sh needs beside torch and CuPy on a machine without a package index: pure Python only.
 gpu-deps: .venv/bin/pip
 	$(BIN)/pip install --quiet --target .gpu-deps --no-deps --upgrade \
-		typer shellingham annotated-doc rich markdown-it-py mdurl pygments typing-extensions nvidia-ml-py
+		'typer==0.16.1' 'click<8.2' shellingham rich markdown-it-py mdurl pygments typing-extensions nvidia-ml-py
 
 clean:
 	rm -rf .venv .venv-openmpi .gpu-deps build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from commbench.analyze.datasets import Dataset
+from commbench.analyze.finding import Finding
 from commbench.analyze.summary import Curve, PointSummary
-from commbench.spec import Point
+from commbench.spec import READ, Point
 
 LATENCY_BYTES = 4096
 """Up to a page a time tells of latency, beyond it of bandwidth."""
@@ -58,6 +59,26 @@ def curves_alone(dataset: Dataset) -> list[Curve]:
     """The curves of a dataset that are in no matrix."""
     groups = pair_groups(dataset.points)
     return [curve for curve in dataset.curves if without_pair(curve.key) not in groups]
+
+
+def findings_of_pairs(dataset: Dataset, findings: Iterable[Finding]) -> list[Finding]:
+    """Of `findings`, worst first, those about curves in matrices; of one kind and way one that names a pair."""
+    groups = pair_groups(dataset.points)
+    found: dict[tuple[Point, str], list[Finding]] = {}
+    for finding in findings:
+        if (key := without_pair(finding.key)) in groups:
+            found.setdefault((key, finding.kind), []).append(finding)
+    several_modes = len({key.mode for key in groups if key.path != READ}) > 1
+    return [
+        replace(same[0], text=f"{_where(key, same, several_modes=several_modes)}: {same[0].text}")
+        for (key, _), same in found.items()
+    ]
+
+
+def _where(key: Point, same: Sequence[Finding], *, several_modes: bool) -> str:
+    first, *others = dict.fromkeys(finding.key.option("pair") for finding in same)
+    mode = f" ({key.mode})" if several_modes and key.path != READ else ""
+    return f"{key.path}{mode}, pair {first}" + (f" and {len(others)} more" if others else "")
 
 
 def without_pair(point: Point) -> Point:

@@ -8,10 +8,11 @@ from functools import cached_property
 
 from commbench.analyze.compare import Compared, Comparison, Pair, SizeRatio
 from commbench.analyze.crossings import Crossing
+from commbench.analyze.finding import worst_first
 from commbench.analyze.fit import CurveFit
 from commbench.analyze.matching import Candidate
+from commbench.analyze.measured import findings_of_records
 from commbench.analyze.ratios import Ratio
-from commbench.analyze.summary import problems
 from commbench.report.text import KEYS as WORDED_KEYS
 from commbench.report.text import SEPARATOR, clean, common_settings, common_words, labels, words
 from commbench.units import (
@@ -266,8 +267,8 @@ def _is_equal(size: SizeRatio) -> bool:
 
 def _oddities(candidate: Candidate) -> str:
     """What is wrong with most of its points, worst first."""
-    found = problems(candidate.curve.points)
-    shown = [f"{clean(problem.name)} at {_plural(len(problem.sizes))}" for problem in found[:_MOST_FLAGS]]
+    found = worst_first(findings_of_records(candidate.curve, ()))
+    shown = [f"{clean(one.kind.replace('_', ' '))} at {_plural(len(one.sizes))}" for one in found[:_MOST_FLAGS]]
     more = [f"{len(found) - _MOST_FLAGS} more"] if len(found) > _MOST_FLAGS else []
     return ", ".join(shown + more)
 

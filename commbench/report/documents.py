@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from commbench.analyze.datasets import Dataset
+from commbench.analyze.diagnose import diagnose
+from commbench.analyze.finding import Finding
 from commbench.analyze.fit import CurveFit, Estimate, Segment
 from commbench.analyze.pairs import PairMatrix, matrices
 from commbench.analyze.summary import PointSummary, algbw, busbw
@@ -16,7 +18,7 @@ _SECONDS = ("median", "low", "high", "p5", "p95", "min", "max")
 
 
 def show_document(datasets: Sequence[Dataset]) -> dict[str, Any]:
-    """Records and points of all datasets. Where there are several, each entry names its files.
+    """Records, points and findings of all datasets. Where there are several, each entry names its files.
 
     "matrices" is there only where points differ in their pair of endpoints.
     """
@@ -24,7 +26,7 @@ def show_document(datasets: Sequence[Dataset]) -> dict[str, Any]:
     return {
         "records": [_record(r) | _files(datasets, d) for d in datasets for r in d.records],
         "points": [_point(p) | _files(datasets, d) for d in datasets for p in d.points],
-        "findings": [],
+        "findings": [_finding(f) | _files(datasets, d) for d in datasets for f in diagnose(d)],
         **({"matrices": pairs} if pairs else {}),
     }
 
@@ -81,6 +83,16 @@ def _matrix(matrix: PairMatrix) -> dict[str, Any]:
     values = [[value(matrix.cells.get((a, b))) for b in matrix.targets] for a in matrix.sources]
     key = {**_curve_key(matrix.key), "bytes": matrix.bytes}
     return key | {"from": list(matrix.sources), "to": list(matrix.targets), name: values}
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "kind": finding.kind,
+        **_curve_key(finding.key),
+        "sizes": list(finding.sizes),
+        "ratio": {name: getattr(finding.ratio, name) for name in ("value", "low", "high")},
+        "text": finding.text,
+    }
 
 
 def _reason(of: Record | PointSummary) -> dict[str, Any]:

@@ -6,20 +6,22 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from commbench.analyze.datasets import Dataset
+from commbench.analyze.diagnose import by_curve, diagnose
+from commbench.analyze.finding import Finding, marked_sizes
 from commbench.analyze.fit import CurveFit, fit_curve
-from commbench.analyze.pairs import PairMatrix, curves_alone, matrices
-from commbench.analyze.summary import Curve, problems
+from commbench.analyze.pairs import PairMatrix, curves_alone, findings_of_pairs, matrices
+from commbench.analyze.summary import Curve
 from commbench.errors import CannotTellError
-from commbench.report.matrix import CORNER, heading, legend, rows, title, troubles
+from commbench.report.matrix import CORNER, heading, legend, rows, title
 from commbench.report.tables import (
     COLUMNS,
     FIT_COLUMNS,
     connecting_line,
+    finding_lines,
     fit_lines,
     fit_rows,
     fits_note,
     labelled_notes,
-    problem_lines,
     row_cells,
     units_line,
 )
@@ -33,9 +35,10 @@ def datasets_markdown(datasets: Iterable[Dataset]) -> str:
     """Every curve of some datasets, and what their launches have to say; of many pairs their matrices instead."""
     blocks = []
     for dataset in datasets:
-        found = matrices(dataset.points)
-        blocks += ["\n\n".join(_matrices(dataset, found))] if found else []
-        blocks += ["\n\n".join(_curve(curve)) for curve in curves_alone(dataset)]
+        findings, found = diagnose(dataset), matrices(dataset.points)
+        blocks += ["\n\n".join(_matrices(dataset, found, findings_of_pairs(dataset, findings)))] if found else []
+        own = by_curve(findings)
+        blocks += ["\n\n".join(_curve(curve, own.get(curve.key, ()))) for curve in curves_alone(dataset)]
         told = [connecting_line(dataset.connecting)] if dataset.connecting else []
         told += map(clean, dataset.notices)
         blocks += [_list(told)] if told else []
@@ -54,26 +57,27 @@ def escape(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", clean(text, 400))
 
 
-def _matrices(dataset: Dataset, found: Sequence[PairMatrix]) -> Iterator[str]:
+def _matrices(dataset: Dataset, found: Sequence[PairMatrix], findings: Sequence[Finding]) -> Iterator[str]:
     what, *rest = heading(dataset, found)
     yield f"### {escape(what)}"
     yield "\\\n".join(map(escape, rest))
     for matrix in found:
         yield f"**{escape(title(matrix, found))}**"
         yield table((CORNER, *matrix.targets), rows(matrix), left=0)
-    yield _list([*legend(found), *troubles(dataset, found)])
+    yield _list([*legend(found), *finding_lines(findings)])
 
 
-def _curve(curve: Curve) -> Iterator[str]:
+def _curve(curve: Curve, findings: Sequence[Finding]) -> Iterator[str]:
     what, *rest = header_lines(curve)
     yield f"### {escape(what)}"
     yield "\\\n".join(map(escape, rest))
-    yield table(COLUMNS, [row_cells(point) for point in curve.points], left=0)
+    odd = marked_sizes(findings)
+    yield table(COLUMNS, [row_cells(point, odd) for point in curve.points], left=0)
     try:
         lines = fit_lines(fit_curve(curve))
     except CannotTellError as refusal:
         lines = [f"no fit: {refusal.message}"]
-    yield _list([units_line(curve.points), *lines, *problem_lines(problems(curve.points))])
+    yield _list([units_line(curve.points, odd), *lines, *finding_lines(findings)])
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int) -> str:

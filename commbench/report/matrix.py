@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from commbench.analyze.datasets import Dataset
-from commbench.analyze.pairs import PairMatrix, matrices, pair_groups
-from commbench.analyze.summary import PointSummary, Problem, problems
+from commbench.analyze.pairs import PairMatrix, matrices
+from commbench.analyze.summary import PointSummary
 from commbench.report.text import SEPARATOR, clean, what_and_where, words
 from commbench.spec import COPY_PATHS, READ, Point
 from commbench.units import format_gigabytes, format_microseconds, format_size
@@ -23,19 +23,18 @@ _NOTHING = "-"
 _WIDEST = 9  # columns of one block: 80 characters
 
 
-def matrices_view(dataset: Dataset) -> list[Group]:
-    """All matrices of a dataset under what they share, and what is wrong with any point of theirs; [] without any."""
+def matrices_view(dataset: Dataset) -> Group | None:
+    """All matrices of a dataset under what they share; None without any."""
     found = matrices(dataset.points)
     if not found:
-        return []
+        return None
     parts: list[RenderableType] = [
         Text(line, style="dim" if number else "bold") for number, line in enumerate(heading(dataset, found))
     ]
     for matrix in found:
         parts += [Text(), Text(title(matrix, found), style="bold"), *_tables(matrix)]
     parts += [Text(), *(Text(line, style="dim") for line in legend(found))]
-    parts += [Text(line, style="yellow") for line in troubles(dataset, found)]
-    return [Group(*parts)]
+    return Group(*parts)
 
 
 def heading(dataset: Dataset, found: Sequence[PairMatrix]) -> list[str]:
@@ -80,32 +79,6 @@ def legend(found: Sequence[PairMatrix]) -> list[str]:
         f"from row to column, GB/s = 1e9 bytes/s in one direction{star}",
         "`commbench fit` has alpha and B of every pair, `commbench show --json` every size",
     ]
-
-
-def troubles(dataset: Dataset, found: Sequence[PairMatrix]) -> list[str]:
-    """For each group of pairs what is worst about any of them, and which."""
-    lines: list[str] = []
-    for key, group in pair_groups(dataset.points).items():
-        about = ", ".join((clean(key.path), *words(key, _own(key, found))))
-        met: dict[str, tuple[Problem, list[str]]] = {}
-        for pair in dict.fromkeys(point.point.option("pair") or "" for point in group):
-            for problem in problems([point for point in group if point.point.option("pair") == pair]):
-                met.setdefault(problem.name, (problem, []))[1].append(pair)
-        lines += [f"{about}: {line}" for line in _trouble(sorted(met.values(), key=lambda each: each[0].severity))]
-    return lines
-
-
-def _trouble(met: list[tuple[Problem, list[str]]]) -> Iterator[str]:
-    if not met:
-        return
-    (worst, pairs), *others = met
-    where = f"pair {clean(pairs[0])} at {format_size(worst.sizes[0])}"
-    more = f" and {len(pairs) - 1} more" if len(pairs) > 1 else ""
-    text = f": {clean(worst.text, 400)}" if worst.text else ""
-    yield f"{clean(worst.name)}, {where}{more}{text}"
-    if others:
-        also = ", ".join(f"{clean(each.name)} in {len(at)} pair{'s' * (len(at) > 1)}" for each, at in others)
-        yield f"also {also}"
 
 
 def _cell(matrix: PairMatrix, point: PointSummary | None) -> str:

@@ -36,6 +36,8 @@ def points(backend: str, count: int) -> Iterator[Point]:
         for name, row in OPERATIONS.items():
             if dtype not in (able.reduces.get(redop, ()) if row.reduces else able.moves):
                 continue
+            if count == 1 and name in ("sendrecv", "p2p"):
+                continue
             for cache in ("hot", "rotated") if number < _ROTATED_KINDS else ("hot",):
                 for both in (False, True) if name == "p2p" else (False,):
                     sweep = Sweep(

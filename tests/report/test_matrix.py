@@ -99,8 +99,21 @@ def test_what_is_wrong_is_in_the_cell_and_named_with_its_pair(records_of: Any, r
     assert "      1   failed       -        -\n" in text
     assert "      2     hung       -        -\n" in text
     assert "*: odd, see below" in text
-    assert "peer: wrong answer, pair 0,1 at 1M: GPU 1: element 3 is 2, expected 1\n" in text
-    assert "peer: also hung in 1 pair, failed in 1 pair, unstable in 1 pair" in text
+    plain = " ".join(text.split())
+    assert "bad peer, pair 0,1: wrong answer at 1M: GPU 1: element 3 is 2, expected 1" in plain
+    assert "bad peer, pair 2,0: hung at 1M: no progress for 60 s" in plain
+    assert "bad peer, pair 1,0: failed at 1M: no answer within 20 s" in plain
+    assert "odd peer, pair 0,2: unstable at 1M" in plain
+
+
+def test_the_same_about_several_pairs_is_said_once(records_of: Any, record: Any) -> None:
+    pairs = [f"{a},{b}" for a in range(3) for b in range(3) if a != b]
+    failed = [of(record, pair, MIB, None, status="failed", reason="no answer within 20 s") for pair in pairs]
+    lines = shown(read(records_of, failed)).splitlines()
+
+    assert [line for line in lines if line.startswith("bad")] == [
+        "bad     peer, pair 0,1 and 5 more: failed at 1M: no answer within 20 s"
+    ]
 
 
 def test_what_not_all_matrices_share_is_in_their_titles(records_of: Any, record: Any) -> None:

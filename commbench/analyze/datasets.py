@@ -25,7 +25,7 @@ class Dataset:
     Attributes:
         files: where it comes from.
         records: one per point and run; runs of several files are numbered on, so that no two share a number.
-        notices: launches that did not end as they should.
+        notices: what its launches noted, and those that did not end as they should.
         connecting: what each launch took to connect its ranks, the slowest of them, where the library told (seconds).
     """
 
@@ -89,10 +89,12 @@ def _connecting(runs: Iterable[Mapping[str, Any]]) -> list[float]:
 
 
 def _notices(results: Results, runs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What each launch that is not complete has to say for itself."""
+    """What the launches noted, once, and what each that is not complete has to say for itself."""
+    runs = list(runs)
     ends = {str(end.get("launch", "")): end for end in results.ends}
     resumed = {run.get("run"): str(run.get("launch", "")) for run in results.runs}
-    notices = []
+    notes = [note for run in runs if isinstance(run.get("notes"), list) for note in run["notes"]]
+    notices = list(dict.fromkeys(map(str, notes)))
     for run in runs:
         launch, number = str(run.get("launch", "")), run.get("run")
         if resumed.get(number) != launch:

@@ -50,10 +50,13 @@ def _library(backend: str, libraries: Mapping[str, Any]) -> str:
 
 
 def _gpus_used(placement: list[Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Host -> the models of the GPUs that its ranks had, each GPU once however many ranks were on it."""
+    """Host -> the models of the GPUs that its ranks had, each GPU once however many ranks were on it.
+
+    A rank has one as "gpu", or several as "gpus".
+    """
     found: dict[str, dict[str, str]] = {}
     for rank in placement:
-        if gpu := _dict(rank.get("gpu")):
+        for gpu in filter(None, map(_dict, [rank.get("gpu"), *_list(rank.get("gpus"))])):
             found.setdefault(str(rank.get("host", "")), {})[str(gpu.get("uuid"))] = str(gpu.get("name"))
     return {host: list(gpus.values()) for host, gpus in found.items()}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from commbench.backends import emulated, mpi, nccl, torch_dist, torch_nccl
+from commbench.backends import copies, emulated, mpi, nccl, torch_dist, torch_nccl
 from commbench.backends.base import Backend, Exchange, World
 from commbench.errors import UsageError
 from commbench.spec import Capabilities, Sweep
@@ -21,6 +21,7 @@ class About:
         install: the extra that brings it, None when it is always there.
         control: what carries the control plane beside it: "mpi", "gloo" or "sockets" (or what the launcher brings).
         virtual: nothing runs, so no memory is needed and the cores' state does not matter.
+        one_process: one process works all GPUs of this machine: there are no ranks to start.
     """
 
     summary: str
@@ -29,6 +30,7 @@ class About:
     install: str | None
     control: str
     virtual: bool = False
+    one_process: bool = False
 
 
 BACKENDS: dict[str, About] = {
@@ -36,6 +38,14 @@ BACKENDS: dict[str, About] = {
     "torch-nccl": About("NCCL through torch.distributed", torch_nccl.CAPABILITIES, ("torch",), "torch", "gloo"),
     "mpi": About("MPI through mpi4py, host memory", mpi.CAPABILITIES, ("mpi4py",), "mpich", "mpi"),
     "gloo": About("Gloo through torch.distributed, TCP", torch_dist.CAPABILITIES, ("torch",), "torch", "gloo"),
+    "copies": About(
+        "copies between GPUs, and between GPUs and the host, in one process",
+        copies.CAPABILITIES,
+        ("cupy",),
+        "cuda12",
+        "sockets",
+        one_process=True,
+    ),
     "emulated": About("durations from --emulate, nothing travels", emulated.CAPABILITIES, (), None, "sockets", True),
 }
 
@@ -72,6 +82,8 @@ def open_backend(sweep: Sweep, world: World, exchange: Exchange, run: int, cache
             return torch_nccl.TorchNcclBackend(world, sweep, exchange)
         case "mpi":
             return mpi.MpiBackend(world, sweep, cache_bytes)
+        case "copies":
+            return copies.CopiesBackend(sweep, cache_bytes)
         case "gloo":
             return torch_dist.GlooBackend(world, sweep.init_timeout, cache_bytes)
         case _:

@@ -187,6 +187,44 @@ answer = {"gpus": gpus}
 """,
 )
 
+# cuInit and what follows look at devices; none of it creates a context on one.
+_PEERS = _Question(
+    module="libcuda.so.1",
+    keys=frozenset({"code", "gpus", "access"}),
+    install="install NVIDIA's driver",
+    repair="install NVIDIA's driver; in a container, start it with --gpus all. Does nvidia-smi work?",
+    code="""
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+answer = {"code": cuda.cuInit(0), "gpus": 0, "access": []}
+count, can = ctypes.c_int(), ctypes.c_int()
+if not answer["code"]:
+    answer["code"] = cuda.cuDeviceGetCount(ctypes.byref(count))
+    answer["gpus"] = count.value
+for a in range(count.value):
+    for b in range(count.value):
+        code = cuda.cuDeviceCanAccessPeer(ctypes.byref(can), a, b)
+        answer["code"] = answer["code"] or code
+        if can.value and a != b:
+            answer["access"].append([a, b])
+""",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The GPUs that CUDA sees, and between which of them there is peer access.
+
+    Attributes:
+        gpus: how many.
+        access: pairs (a, b) where a may address the memory of b, as the driver says.
+        code: the driver's error, 0 for none.
+    """
+
+    gpus: int
+    access: frozenset[tuple[int, int]]
+    code: int = 0
+
 
 def probe_mpi(python: str = sys.executable, *, launcher: bool = True, limit: float = 30.0) -> Mpi | Absent:
     """The MPI that `python`'s mpi4py loads, and its mpiexec: beside the library, in `python`'s prefix, on PATH.
@@ -236,6 +274,14 @@ def probe_numba(python: str = sys.executable, *, limit: float = 60.0) -> str | A
     """The version of numba, after loading it."""
     answer = _ask(_NUMBA, python, limit)
     return answer if isinstance(answer, Absent) else str(answer["version"])
+
+
+def probe_peers(python: str = sys.executable, *, limit: float = 60.0) -> Peers | Absent:
+    """What the driver says of peer access between the visible GPUs, without creating a CUDA context."""
+    answer = _ask(_PEERS, python, limit)
+    if isinstance(answer, Absent):
+        return Absent("no NVIDIA driver here" if "cannot open" in answer.reason else answer.reason, answer.hint)
+    return Peers(answer["gpus"], frozenset((a, b) for a, b in answer["access"]), answer["code"])
 
 
 def find_launchers() -> list[Launcher]:

@@ -271,7 +271,8 @@ class Engine:
 
     def _prepared(self, index: int) -> Timed:
         if index not in self.timed:
-            self.timed[index] = Timed(self.points[index], self.backend.prepare(self.points[index]))
+            call = self.backend.prepare(self.points[index])
+            self.timed[index] = Timed(self.points[index], call, depth=call.batch)
         self.current = self.timed[index]
         return self.current
 
@@ -321,7 +322,8 @@ class Engine:
 
     def _run_line(self) -> dict[str, Any]:
         facts, libraries, launcher = self._facts(), self.backend.libraries(), self.control.world.launcher
-        return run_line(self.job, facts, libraries, self.clock, len(self.points), launcher)
+        line = run_line(self.job, facts, libraries, self.clock, len(self.points), launcher)
+        return line | {"notes": list(self.notes)}
 
     def record(self, timed: Timed, **more: Any) -> Record:
         """The record of a point as it stands; `more` as in `lines.record_of`."""

@@ -19,7 +19,7 @@ import numpy as np
 from commbench.backends.base import LEAD_IN, LONG_CALL, Backend, Calibration, Call
 from commbench.measure.control import Control
 from commbench.measure.liveness import Slot
-from commbench.spec import Point, Sweep
+from commbench.spec import COPY_PATHS, Point, Sweep
 from commbench.stats import LogHistogram, Samples, Trace
 from commbench.units import format_size
 
@@ -69,8 +69,9 @@ class Timed:
 
 
 def label(point: Point) -> str:
-    """The point in a message: "allreduce 64K", with the mode where it is not the usual one."""
-    return f"{point.op} {format_size(point.bytes)}" + ("" if point.mode == "sync" else f" ({point.mode})")
+    """The point in a message: "allreduce 64K", with the mode where it is not the usual one, and the way of a copy."""
+    way = f" {point.path} {point.option('pair')}" if point.path in COPY_PATHS else ""
+    return f"{point.op}{way} {format_size(point.bytes)}" + ("" if point.mode == "sync" else f" ({point.mode})")
 
 
 class TimeLoop:

@@ -9,6 +9,7 @@ from commbench.analyze.datasets import Dataset
 from commbench.analyze.diagnose import diagnose
 from commbench.analyze.finding import Finding
 from commbench.analyze.fit import CurveFit, Estimate, Segment
+from commbench.analyze.pairs import PairMatrix, matrices
 from commbench.analyze.summary import PointSummary, algbw, busbw
 from commbench.records import Record, Seconds
 from commbench.spec import Point
@@ -17,11 +18,16 @@ _SECONDS = ("median", "low", "high", "p5", "p95", "min", "max")
 
 
 def show_document(datasets: Sequence[Dataset]) -> dict[str, Any]:
-    """Records, points and findings of all datasets. Where there are several, each entry names its files."""
+    """Records, points and findings of all datasets. Where there are several, each entry names its files.
+
+    "matrices" is there only where points differ in their pair of endpoints.
+    """
+    pairs = [_matrix(m) | _files(datasets, d) for d in datasets for m in matrices(d.points)]
     return {
         "records": [_record(r) | _files(datasets, d) for d in datasets for r in d.records],
         "points": [_point(p) | _files(datasets, d) for d in datasets for p in d.points],
         "findings": [_finding(f) | _files(datasets, d) for d in datasets for f in diagnose(d)],
+        **({"matrices": pairs} if pairs else {}),
     }
 
 
@@ -63,6 +69,20 @@ def _point(summary: PointSummary) -> dict[str, Any]:
         "check": summary.check,
         "flags": list(summary.flags),
     }
+
+
+def _matrix(matrix: PairMatrix) -> dict[str, Any]:
+    """A list for each source, of a value for each target; null where nothing was measured."""
+    name = "seconds" if matrix.is_latency else "algbw_bytes_per_second"
+
+    def value(cell: PointSummary | None) -> float | None:
+        if cell is None or cell.seconds is None:
+            return None
+        return cell.seconds.median if matrix.is_latency else cell.algbw
+
+    values = [[value(matrix.cells.get((a, b))) for b in matrix.targets] for a in matrix.sources]
+    key = {**_curve_key(matrix.key), "bytes": matrix.bytes}
+    return key | {"from": list(matrix.sources), "to": list(matrix.targets), name: values}
 
 
 def _finding(finding: Finding) -> dict[str, Any]:

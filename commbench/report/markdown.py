@@ -9,8 +9,10 @@ from commbench.analyze.datasets import Dataset
 from commbench.analyze.diagnose import by_curve, diagnose
 from commbench.analyze.finding import Finding, marked_sizes
 from commbench.analyze.fit import CurveFit, fit_curve
+from commbench.analyze.pairs import PairMatrix, curves_alone, findings_of_pairs, matrices
 from commbench.analyze.summary import Curve
 from commbench.errors import CannotTellError
+from commbench.report.matrix import CORNER, heading, legend, rows, title
 from commbench.report.tables import (
     COLUMNS,
     FIT_COLUMNS,
@@ -30,11 +32,13 @@ _SPECIAL = re.compile(r"([\\`*<>|~&#$]|(?<!\w)_|_(?!\w)|\](?=[(\[:])|!(?=\[))")
 
 
 def datasets_markdown(datasets: Iterable[Dataset]) -> str:
-    """Every curve of some datasets, and what their launches have to say."""
+    """Every curve of some datasets, and what their launches have to say; of many pairs their matrices instead."""
     blocks = []
     for dataset in datasets:
-        found = by_curve(diagnose(dataset))
-        blocks += ["\n\n".join(_curve(curve, found.get(curve.key, ()))) for curve in dataset.curves]
+        findings, found = diagnose(dataset), matrices(dataset.points)
+        blocks += ["\n\n".join(_matrices(dataset, found, findings_of_pairs(dataset, findings)))] if found else []
+        own = by_curve(findings)
+        blocks += ["\n\n".join(_curve(curve, own.get(curve.key, ()))) for curve in curves_alone(dataset)]
         told = [connecting_line(dataset.connecting)] if dataset.connecting else []
         told += map(clean, dataset.notices)
         blocks += [_list(told)] if told else []
@@ -51,6 +55,16 @@ def fits_markdown(fits: Sequence[CurveFit]) -> str:
 def escape(text: str) -> str:
     """Cleaned text that Markdown shows as it is: no markup, no HTML, no mention, no cell border."""
     return _SPECIAL.sub(r"\\\1", clean(text, 400))
+
+
+def _matrices(dataset: Dataset, found: Sequence[PairMatrix], findings: Sequence[Finding]) -> Iterator[str]:
+    what, *rest = heading(dataset, found)
+    yield f"### {escape(what)}"
+    yield "\\\n".join(map(escape, rest))
+    for matrix in found:
+        yield f"**{escape(title(matrix, found))}**"
+        yield table((CORNER, *matrix.targets), rows(matrix), left=0)
+    yield _list([*legend(found), *finding_lines(findings)])
 
 
 def _curve(curve: Curve, findings: Sequence[Finding]) -> Iterator[str]:

@@ -18,8 +18,10 @@ from commbench.analyze.datasets import Dataset
 from commbench.analyze.diagnose import by_curve, diagnose
 from commbench.analyze.finding import BROKEN, Finding, marked_sizes
 from commbench.analyze.fit import CurveFit, Estimate, fit_curve
+from commbench.analyze.pairs import curves_alone, findings_of_pairs
 from commbench.analyze.summary import Curve, PointSummary
 from commbench.errors import CannotTellError
+from commbench.report.matrix import matrices_view
 from commbench.report.text import SEPARATOR, clean, common_words, header_lines, labels
 from commbench.spec import Point
 from commbench.units import (
@@ -95,11 +97,16 @@ def fit_view(fitted: CurveFit) -> Table:
 
 
 def dataset_views(datasets: Iterable[Dataset]) -> list[Group]:
-    """Every curve of some datasets, and what their launches have to say."""
+    """Every curve of some datasets, and what their launches have to say; of many pairs their matrices instead."""
     views = []
     for dataset in datasets:
-        found = by_curve(diagnose(dataset))
-        views += [curve_view(curve, found.get(curve.key, ())) for curve in dataset.curves]
+        found = diagnose(dataset)
+        if matrices := matrices_view(dataset):
+            views.append(matrices)
+        if of_pairs := findings_of_pairs(dataset, found):
+            views.append(Group(findings_view(of_pairs)))
+        own = by_curve(found)
+        views += [curve_view(curve, own.get(curve.key, ())) for curve in curves_alone(dataset)]
         if dataset.connecting:
             views.append(Group(connecting_line(dataset.connecting)))
         if dataset.notices:

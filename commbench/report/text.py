@@ -13,6 +13,7 @@ SEPARATOR = " · "
 _LONGEST = 120
 _MOST_HOSTS = 3
 KEYS = ("op", "redop", "root", "variant", "dtype", "ranks", "backend", "device", "path", "mode", "cache", "in_place")
+_ONE_PROCESS = ("copies",)  # its two "ranks" are the endpoints of a copy
 # These follow from the operation: they tell curves apart only where the operation does not.
 _OF_THE_OPERATION = ("redop", "root", "variant", "in_place")
 
@@ -32,12 +33,22 @@ def header_lines(curve: Curve) -> list[str]:
     key, setting = curve.key, curve.setting
     proven = ", ".join(dict.fromkeys(clean(p.proven_path) for p in curve.points if p.proven_path))
     proof = f"proven {proven}" if proven else "not proven"
+    return [
+        *what_and_where(key, setting),
+        SEPARATOR.join((*words(key, ("mode", "cache", "in_place", "path")), proof)),
+    ]
+
+
+def what_and_where(key: Point, setting: Setting) -> list[str]:
+    """The first two of `header_lines`."""
     operation = " ".join(words(key, ("op", "redop", "root", "variant")))
     library = ", ".join(filter(None, (clean(key.backend), clean(setting.library))))
+    hosts = ranks_and_hosts(key.ranks, setting.hosts)
+    if key.backend in _ONE_PROCESS:
+        hosts = hosts.partition(" on ")[2]
     return [
-        SEPARATOR.join((operation, clean(key.dtype), ranks_and_hosts(key.ranks, setting.hosts))),
+        SEPARATOR.join(filter(None, (operation, clean(key.dtype), hosts))),
         SEPARATOR.join(filter(None, (f"{library} on {clean(key.device)}", clean(setting.hardware)))),
-        SEPARATOR.join((*words(key, ("mode", "cache", "in_place", "path")), proof)),
     ]
 
 
@@ -64,7 +75,7 @@ def _word(key: Point, name: str) -> str:
     if name == "in_place":
         return "in place" if value else "out of place"
     if name == "ranks":
-        return ranks_and_hosts(value, ())
+        return "" if key.backend in _ONE_PROCESS else ranks_and_hosts(value, ())
     if name == "variant":
         return clean(value.replace("=", " ").replace(";", ", "))
     return clean(f"{name} {value}" if name in ("root", "path", "mode", "cache") else value)

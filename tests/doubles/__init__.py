@@ -23,9 +23,11 @@ A "CALL" is the k-th communication call (ncclAllReduce .. ncclRecv, not group be
     DOUBLE_NVRTC                            "missing": no NVRTC
     DOUBLE_RATES                            "h2d=25e9,d2h=25e9,pageable_h2d=8e9,pageable_d2h=8e9,d2d=1e12,peer=50e9,
                                             staged=12e9": bytes per second that copies are slowed down to
+    DOUBLE_COPY_FAULTS                      "peer=hang,staged=wrong": kinds of copies, as in DOUBLE_RATES, that never
+                                            complete, whose last byte is wrong, or that kill the process ("die")
     DOUBLE_KERNELS                          a Python file with one function (grid, block, args) for each RawKernel
     DOUBLE_LOG                              a file (%p: the process id) for one line per call of NCCL, and of events,
-                                            captures and graph launches; begins with "#": what was complained of
+                                            copies, captures and graph launches; begins with "#": what was complained of
     DOUBLE_PATIENCE          60             seconds after which whatever waits gives up: NCCL with ncclRemoteError (6),
                                             a stream that is stuck with CUDA_ERROR_LAUNCH_FAILED (719)
     DOUBLE_NCCL_VERSION      23007 / 22703  what ncclGetVersion says

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <sys/mman.h>
@@ -610,18 +611,28 @@ int double_wait_event(void *handle, void *event) {
   return 0;
 }
 
+int cuStreamWaitEvent(void *stream, void *event, unsigned flags) {
+  if (!bound) return INVALID_CONTEXT;
+  return flags ? INVALID_VALUE : double_wait_event(stream, event);
+}
+
 /* -- copies --------------------------------------------------------------------------------------------------- */
 
-/* DOUBLE_RATES is "h2d=25e9,d2h=20e9,...": bytes per second; a copy of a kind that is not listed is a memcpy. */
-static double rate_of(const char *kind) {
-  const char *list = getenv("DOUBLE_RATES");
+/* What a list like DOUBLE_RATES="h2d=25e9,d2h=20e9" or DOUBLE_COPY_FAULTS="peer=hang" says of a kind of copy, "" for
+ * nothing. */
+static const char *said_of(const char *kind, const char *name) {
+  const char *list = getenv(name);
   size_t length = strlen(kind);
   while (list && *list) {
-    if (strncmp(list, kind, length) == 0 && list[length] == '=') return strtod(list + length + 1, NULL);
+    if (strncmp(list, kind, length) == 0 && list[length] == '=') return list + length + 1;
     list = strchr(list, ',');
     if (list) list++;
   }
-  return 0;
+  return "";
+}
+
+static int has_fault(const char *kind, const char *fault) {
+  return strncmp(said_of(kind, "DOUBLE_COPY_FAULTS"), fault, strlen(fault)) == 0;
 }
 
 static int inside(Block *block, const void *at, size_t size) {
@@ -635,18 +646,25 @@ typedef struct {
   int value;
 } Move;
 
+static const char *kind_of(Block *to, Block *from) {
+  int target = to ? to->device : -1, source = from ? from->device : -1;
+  if (target >= 0 && source >= 0) {
+    if (target == source) return "d2d";
+    return enabled[target][source] || enabled[source][target] ? "peer" : "staged";
+  }
+  if (target >= 0) return from ? "h2d" : "pageable_h2d";
+  if (source >= 0) return to ? "d2h" : "pageable_d2h";
+  return "h2h";
+}
+
 static int move(void *argument, void *stream) {
   Move *m = argument;
   (void)stream;
   double start = now();
-  Block *to = block_of(m->to), *from = block_of(m->from);
-  int target = to ? to->device : -1, source = from ? from->device : -1;
-  const char *kind = target >= 0 && source >= 0 ? target == source ? "d2d" : enabled[target][source] || enabled[source][target] ? "peer" : "staged"
-                     : target >= 0             ? from ? "h2d" : "pageable_h2d"
-                     : source >= 0             ? to ? "d2h" : "pageable_d2h"
-                                               : "h2h";
-  double rate = rate_of(kind), until = rate > 0 ? start + (double)m->size / rate : 0;
+  const char *kind = kind_of(block_of(m->to), block_of(m->from));
+  double rate = strtod(said_of(kind, "DOUBLE_RATES"), NULL), until = rate > 0 ? start + (double)m->size / rate : 0;
   memmove(m->to, m->from, m->size);
+  if (has_fault(kind, "wrong")) ((char *)m->to)[m->size - 1] ^= 1;
   while (now() < until)
     if (until - now() > 2e-4) usleep(100);
   return 0;
@@ -686,6 +704,10 @@ int double_copy(void *to, const void *from, size_t size, int kind, void *stream,
   if (!inside(target, to, size) || !inside(source, from, size)) return INVALID_VALUE;
   if (kind != ANY_DIRECTION && kind != (from_device ? DEVICE_TO_HOST : HOST_TO_HOST) + (to_device ? HOST_TO_DEVICE : 0))
     return INVALID_VALUE;
+  const char *way = kind_of(target, source);
+  if (has_fault(way, "hang")) double_stick(stream);
+  if (has_fault(way, "die")) raise(SIGSEGV);
+  double_log("copy_%s bytes=%zu stream=%p device=%d", way, size, stream, double_stream_device(stream));
   return enqueue(move, (Move){to, from, size, 0}, stream, async);
 }
 
@@ -714,9 +736,27 @@ int cuMemcpyDtoD_v2(void *to, const void *from, size_t size) {
 int cuMemcpyAsync(void *to, const void *from, size_t size, void *stream) {
   return bound ? double_copy(to, from, size, ANY_DIRECTION, stream, 1) : INVALID_CONTEXT;
 }
-int cuMemcpyPeerAsync(void *to, void *context, const void *from, void *other, size_t size, void *stream) {
-  (void)context, (void)other;
+int cuMemcpyHtoDAsync_v2(void *to, const void *from, size_t size, void *stream) {
+  return bound ? double_copy(to, from, size, HOST_TO_DEVICE, stream, 1) : INVALID_CONTEXT;
+}
+int cuMemcpyDtoHAsync_v2(void *to, const void *from, size_t size, void *stream) {
+  return bound ? double_copy(to, from, size, DEVICE_TO_HOST, stream, 1) : INVALID_CONTEXT;
+}
+int cuMemcpyDtoDAsync_v2(void *to, const void *from, size_t size, void *stream) {
   return bound ? double_copy(to, from, size, DEVICE_TO_DEVICE, stream, 1) : INVALID_CONTEXT;
+}
+
+/* A context is a place in this array; the one of device k is its primary one. */
+static char contexts[MOST_GPUS];
+
+int cuCtxGetCurrent(void **context) {
+  *context = bound ? &contexts[current] : NULL;
+  return initialized ? 0 : NOT_INITIALIZED;
+}
+
+int cuMemcpyPeerAsync(void *to, void *context, const void *from, void *other, size_t size, void *stream) {
+  if (!bound) return INVALID_CONTEXT;
+  return double_copy_peer(to, (int)((char *)context - contexts), from, (int)((char *)other - contexts), size, stream, 1);
 }
 
 /* -- the driver itself ---------------------------------------------------------------------------------------- */

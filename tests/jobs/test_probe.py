@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from commbench.jobs import probe
-from commbench.jobs.probe import Absent, Launcher, Mpi, Torch
+from commbench.jobs.probe import Absent, Launcher, Mpi, Peers, Torch
 
 MPICH = "MPICH Version:      5.0.2\nMPICH Release date: Fri Sep 25\nMPICH configure: --with-device=ch4\n"
 OPEN_MPI = "Open MPI v5.0.11, package: Open MPI user@localhost Distribution, ident: 5.0.11\0"
@@ -352,6 +352,29 @@ def test_only_gpus_that_cuda_would_show_are_visible(tmp_path: Path, setting: str
     python = python_that_answers(tmp_path / "python", gpus=TWO_GPUS)
     environ = {} if setting is None else {"CUDA_VISIBLE_DEVICES": setting}
     assert probe.visible_gpus(tmp_path, environ, python) == expected
+
+
+def test_peer_access_is_what_the_driver_says_of_pairs(tmp_path: Path) -> None:
+    python = python_that_answers(tmp_path / "python", code=0, gpus=3, access=[[0, 1], [1, 0]])
+
+    assert probe.probe_peers(python) == Peers(3, frozenset({(0, 1), (1, 0)}))
+    none = python_that_answers(tmp_path / "none", code=100, gpus=0, access=[])
+    assert probe.probe_peers(none) == Peers(0, frozenset(), code=100)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ("libcuda.so.1: cannot open shared object file: No such file or directory", "no NVIDIA driver here"),
+        ("undefined symbol: cuInit", "loading libcuda.so.1: undefined symbol: cuInit"),
+    ],
+)
+def test_a_driver_that_cannot_be_loaded_is_absent(tmp_path: Path, error: str, reason: str) -> None:
+    found = probe.probe_peers(says(tmp_path / "python", json.dumps({"error": error, "missing": None})))
+
+    assert isinstance(found, Absent)
+    assert found.reason == reason
+    assert "install NVIDIA's driver" in found.hint
 
 
 @pytest.mark.parametrize("body", ["exit 1", "exec /bin/sleep 60"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from commbench.backends import emulated, mpi, nccl, torch_dist, torch_nccl
+from commbench.backends import cupy_gpu, emulated, gpu, mpi, mpi_cuda, nccl, nccl_library, torch_dist, torch_nccl
 from commbench.backends.base import Backend, Exchange, World
 from commbench.errors import UsageError
 from commbench.spec import Capabilities, Sweep
@@ -34,7 +34,7 @@ class About:
 BACKENDS: dict[str, About] = {
     "nccl": About("NCCL's C functions, GPU memory through CuPy", nccl.CAPABILITIES, ("cupy",), "cuda12", "sockets"),
     "torch-nccl": About("NCCL through torch.distributed", torch_nccl.CAPABILITIES, ("torch",), "torch", "gloo"),
-    "mpi": About("MPI through mpi4py, host memory", mpi.CAPABILITIES, ("mpi4py",), "mpich", "mpi"),
+    "mpi": About("MPI through mpi4py, host or GPU memory", mpi.CAPABILITIES, ("mpi4py",), "mpich", "mpi"),
     "gloo": About("Gloo through torch.distributed, TCP", torch_dist.CAPABILITIES, ("torch",), "torch", "gloo"),
     "emulated": About("durations from --emulate, nothing travels", emulated.CAPABILITIES, (), None, "sockets", True),
 }
@@ -49,6 +49,19 @@ def about(name: str) -> About:
     if name not in BACKENDS:
         raise UsageError(f"--backend: unknown back end {name!r}", f"one of: auto, {', '.join(BACKENDS)}")
     return BACKENDS[name]
+
+
+def before_meeting(sweep: Sweep, world: World) -> None:
+    """What must be done before any library is loaded to meet the other ranks with: that order cannot be mended later.
+
+    Raises:
+        UnavailableError: what the back end needs is not here.
+    """
+    if sweep.nccl_lib and sweep.backend in ("nccl", "torch-nccl"):
+        gpu.load_driver()  # without which all else would fail, and say something else
+        nccl_library.load(sweep.nccl_lib)  # torch, which meets the others through Gloo, would load its own
+    if sweep.backend == "mpi" and sweep.device == "cuda":
+        cupy_gpu.claim(world)
 
 
 def open_backend(sweep: Sweep, world: World, exchange: Exchange, run: int, cache_bytes: int) -> Backend:
@@ -70,6 +83,8 @@ def open_backend(sweep: Sweep, world: World, exchange: Exchange, run: int, cache
             return nccl.NcclBackend(world, sweep, exchange)
         case "torch-nccl":
             return torch_nccl.TorchNcclBackend(world, sweep, exchange)
+        case "mpi" if sweep.device == "cuda":
+            return mpi_cuda.MpiCudaBackend(world, sweep, exchange)
         case "mpi":
             return mpi.MpiBackend(world, sweep, cache_bytes)
         case "gloo":

@@ -120,6 +120,10 @@ AllowSharedGpu = Annotated[
     bool | None,
     _option("--allow-shared-gpu", panel=_RANKS, help="Several ranks on one GPU: answers, no speed.", metavar=""),
 ]
+Staged = Annotated[
+    bool | None,
+    _option("--staged", panel=_WHAT, help="MPI on GPUs: copy through host memory around each call.", metavar=""),
+]
 InPlace = Annotated[str | None, _option("--in-place", panel=_WHAT, help=_IN_PLACE_HELP, metavar="FORM")]
 Imbalance = Annotated[
     float | None,
@@ -235,7 +239,7 @@ def sweep(
     ops: Ops = None, backend: Backend = None, dtype: Dtype = None, redop: Redop = None, root: Root = None,
     in_place: InPlace = None, imbalance: Imbalance = None, pair: Pair = None, paths: Way = None,
     bidirectional: Bidirectional = None,
-    emulate: Emulate = None, device: Device = None, nccl_lib: NcclLib = None,
+    emulate: Emulate = None, device: Device = None, staged: Staged = None, nccl_lib: NcclLib = None,
     min_bytes: MinBytes = None, max_bytes: MaxBytes = None, factor: Factor = None, step_bytes: StepBytes = None,
     ranks: Ranks = None, launcher: Launcher = None, allow_shared_gpu: AllowSharedGpu = None,
     runs: Runs = None, thread_level: ThreadLevel = None,

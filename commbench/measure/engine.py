@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from commbench.backends import about, open_backend
+from commbench.backends import about, before_meeting, open_backend
 from commbench.backends.base import Backend, World
 from commbench.backends.buffers import bytes_needed
 from commbench.errors import CommbenchError, MeasurementError, ResultsError
@@ -54,6 +54,8 @@ def run_rank(job: Job, world: World, emit: Emit, *, refused: bool = False) -> in
     watchdog = Watchdog(world, slot, closing.on_fault, closing.on_beat)
     watchdog.start()
     try:
+        if not refused:
+            before_meeting(job.sweep, world)
         control = _meet(job, world, slot, watchdog)
         # Ranks of somebody's launcher each made up their own; rank 0's counts.
         shared = {"run": job.run, "launch": job.launch, "session": job.session, "refused": refused}
@@ -133,7 +135,7 @@ class Engine:
         self.virtual = about(job.sweep.backend).virtual
         on_host = job.sweep.device != "cuda" and not self.virtual
         self.handover = Handover(control, job.launch) if on_host else None
-        if on_host:
+        if on_host or job.sweep.staged:
             self._refuse_what_does_not_fit()
         self.notes += backend.notes
         self.too_large = self._too_large()

@@ -104,7 +104,7 @@ class Launch:
                 process = subprocess.Popen(
                     command.argv,
                     env=dict(command.environment),
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.PIPE if self.job.visits else subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     start_new_session=True,
@@ -161,6 +161,14 @@ class Launch:
                     return line
             on_line(line)
 
+    def give_turn(self) -> None:
+        """Let rank 0 of a job that takes turns go on; launchers hand their standard input to it."""
+        stream = self._processes[0].stdin
+        assert stream is not None
+        with contextlib.suppress(OSError):  # it is gone, which `run` will say
+            stream.write(b"\n")
+            stream.flush()
+
     def _read(self, stream: IO[bytes]) -> None:
         for raw in stream:
             text = raw.decode(errors="replace")
@@ -215,7 +223,7 @@ class Launch:
                     process.wait(timeout=max(deadline - time.monotonic(), 0.01))
         self._kill_ranks_left_behind()
         for process in self._processes:
-            for stream in (process.stdout, process.stderr):
+            for stream in (process.stdin, process.stdout, process.stderr):
                 if stream is not None:
                     with contextlib.suppress(OSError):
                         stream.close()

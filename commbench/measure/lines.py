@@ -16,7 +16,7 @@ from commbench.job import Job
 from commbench.measure import machine
 from commbench.measure.liveness import Fault
 from commbench.measure.timing import Timed
-from commbench.records import Check, Record, Seconds, Status
+from commbench.records import UNREAD, Check, Record, Seconds, Status
 from commbench.results import SCHEMA
 from commbench.stats import oddities, precision_of
 
@@ -61,7 +61,9 @@ def run_line(
         "launch": job.launch,
         "launches": job.launches,
         "session": job.session,
-        "pair": None,
+        "pair": job.pair,
+        "side": job.side,
+        "visits": job.visits,
         "started": _utc(),
         "command": list(job.command),
         "backend": job.sweep.backend,
@@ -102,11 +104,11 @@ def record_of(
     slowest: tuple[int, float] | None = None,
 ) -> Record:
     """The record of a point as it stands."""
-    states = [str(state["state"]) for state in timed.states]
+    states = {str(state.get(when, "")) for state in timed.states for when in ("state", "after")} - {"", UNREAD}
     found = list(oddities(timed.trace, clock.step, clock.overhead)) if timed.trace.count else []
     if slowest and ranks > 2 and slowest[1] > _LAST_TOO_OFTEN:  # noqa: PLR2004 - of two, one is last
         found.append("one_rank_last")
-    if len(set(states)) > 1:
+    if len(states) > 1:
         found.append("state_changed")
     if job.launches > 1:
         found.append("resumed")

@@ -33,7 +33,7 @@ _EXPECTED_TIMES = 20
 
 @dataclass(slots=True)
 class Timed:
-    """A point while it is measured. `trace`, `histogram`, `states`, `measured` are filled on rank 0 alone.
+    """A point while it is measured. `trace`, `visit`, `histogram`, `states`, `measured` are filled on rank 0 alone.
 
     Attributes:
         call: the collective with its buffers.
@@ -42,6 +42,7 @@ class Timed:
         last: how often this rank alone was the last one.
         measured: seconds spent in recorded chunks.
         visits: how often the sweep came by.
+        visit: the samples of the last visit alone.
     """
 
     point: Point
@@ -51,6 +52,7 @@ class Timed:
     last: int = 0
     measured: float = 0.0
     visits: int = 0
+    visit: Trace = field(default_factory=Trace)
     trace: Trace = field(default_factory=Trace)
     histogram: LogHistogram = field(default_factory=LogHistogram)
     states: list[dict[str, Any]] = field(default_factory=list)
@@ -77,6 +79,7 @@ class TimeLoop:
         """
         with _quiet_interpreter():
             timed.call.settle()
+            timed.visit = Trace()
             self._warm_up(timed, seconds)
             start = self._backend.now()
             size, lead = self._decide(timed, seconds, start, first=True)
@@ -105,6 +108,7 @@ class TimeLoop:
             spent = self._backend.now() - start
             timed.measured += spent
             timed.lap = spent / (size + lead)
+            timed.visit.extend(slowest)
             timed.trace.extend(slowest)
             timed.histogram.extend(slowest)
 

@@ -440,7 +440,7 @@ def test_one_rank_that_is_last_more_than_half_of_the_time_is_odd(ranks: int, sha
 def test_cores_that_changed_their_state_between_visits_are_odd() -> None:
     one = build(job_of(sweep_of(max_bytes=8)), [])
     one._come_by(0, 0.3)
-    one.timed[0].states += [{"seconds": 5e-8, "state": "near"}, {"seconds": 2e-7, "state": "far"}]
+    one.timed[0].states = [{"seconds": 5e-8, "state": "near"}, {"seconds": 2e-7, "state": "far"}]
 
     record = one.record(one.timed[0])
     assert "state_changed" in record.flags

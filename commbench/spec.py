@@ -13,11 +13,13 @@ from typing import Any, Literal, get_args
 from commbench.errors import UsageError
 from commbench.ops import DTYPES, OPERATIONS, REDUCTIONS
 
-MODES = ("sync", "pipe")
+MODES = ("sync", "pipe", "graph")
 CACHES = ("hot", "rotated")
+DEVICES = ("cpu", "cuda")
 THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
 LOOPS = ("auto", "compiled", "python")
 MAX_SIZES = 4096
+SAME_GPU = "same-gpu"
 
 InPlace = Literal["native", "no", "yes", "both"]
 
@@ -31,8 +33,9 @@ class Point:
         root: the root's rank, None for operations without one.
         bytes: D as `ops` defines it per operation.
         path: the interconnect asked for ("auto": whatever the library takes).
-        mode: "sync" (one call at a time, ranks aligned) or "pipe" (back to back).
+        mode: "sync" (one call at a time, ranks aligned), "pipe" (back to back) or "graph" (a CUDA graph of them).
         cache: "hot" (one buffer) or "rotated" (slices beyond the last-level cache).
+        device: where the buffers are, "cpu" or "cuda".
         variant: what only some operations have, as "imbalance=1.5", "pair=0,3" or "bidirectional".
     """
 
@@ -104,6 +107,7 @@ class Capabilities:
         forms: per operation whether it exists out of place (False), in place (True), or both; native first.
         moves: data types that can be moved.
         reduces: per reduction the data types it exists for.
+        devices: where its buffers can be; the usual one first.
         modes: the modes it can be timed in.
         caches: the cache modes it offers.
     """
@@ -111,13 +115,20 @@ class Capabilities:
     forms: Mapping[str, tuple[bool, ...]]
     moves: frozenset[str]
     reduces: Mapping[str, frozenset[str]]
-    modes: tuple[str, ...] = MODES
+    devices: tuple[str, ...] = ("cpu",)
+    modes: tuple[str, ...] = ("sync", "pipe")
     caches: tuple[str, ...] = CACHES
+
+
+USUAL_ON_GPUS: Mapping[str, Any] = {"modes": ("pipe",), "cache": "rotated", "max_bytes": 1 << 30}
+"""Fields of a sweep whose usual value on GPUs is another: those of nccl-tests, so that the numbers compare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
     """Everything `commbench sweep` was asked for. Sizes in bytes, times in seconds, shares below 1.
+
+    `device` is "" until the back end is chosen.
 
     Raises:
         UsageError: for whatever makes no sense on any machine, naming the flag.
@@ -125,6 +136,7 @@ class Sweep:
 
     ops: tuple[str, ...]
     backend: str
+    device: str = ""
     ranks: int | None = None
     dtype: str = "float32"
     redop: str = "sum"
@@ -150,6 +162,8 @@ class Sweep:
     timeout: float = 60.0
     init_timeout: float = 600.0
     on_hang: str = "stop"
+    nccl_lib: str = ""
+    allow_shared_gpu: bool = False
     thread_level: str = "single"
     loop: str = "auto"
     emulate: str = ""
@@ -184,12 +198,17 @@ class Sweep:
         yield (
             not self.modes or not set(self.modes) <= set(MODES),
             f"--mode: {','.join(self.modes)!r} is not known",
-            one_of.format(", ".join(MODES)) + ", or both: sync,pipe",
+            one_of.format(", ".join(MODES)) + ", or several: sync,pipe",
         )
         yield (
             self.in_place not in get_args(InPlace),
             f"--in-place: unknown {self.in_place!r}",
             "no, yes or both; left out, each operation as the back end has it",
+        )
+        yield (
+            self.device not in ("", *DEVICES),
+            f"--device: unknown {self.device!r}",
+            one_of.format(", ".join(DEVICES)),
         )
         yield (self.cache not in CACHES, f"--cache: unknown {self.cache!r}", one_of.format(", ".join(CACHES)))
         yield (
@@ -237,6 +256,10 @@ class Sweep:
             "use --pair 0,1",
         )
 
+    def path_label(self, path: str = "auto") -> str:
+        """What the points call the interconnect: ranks on one GPU test answers, so no path is claimed for them."""
+        return SAME_GPU if self.allow_shared_gpu else path
+
     def size_count(self) -> int:
         return sum(1 for _ in zip(self.sizes(), range(MAX_SIZES + 1), strict=False))
 
@@ -273,8 +296,8 @@ class Sweep:
                         bytes=size,
                         ranks=ranks,
                         backend=self.backend,
-                        device="cpu",
-                        path=path,
+                        device=self.device or able.devices[0],
+                        path=self.path_label(path),
                         mode=mode,
                         cache=self.cache,
                         variant=self._variant(name, ranks),
@@ -339,6 +362,10 @@ class Sweep:
             raise UsageError(f"--pair: there are only {ranks} ranks", f"use ranks below {ranks}")
         if name in ("p2p", "sendrecv") and ranks == 1:
             raise UsageError(f"--op {name} needs two ranks", "use --ranks 2")
+        if self.device and self.device not in able.devices:
+            raise UsageError(
+                f"--device {self.device}: {self.backend} works on {', '.join(able.devices)}", "leave --device out"
+            )
         if not set(self.modes) <= set(able.modes):
             raise UsageError(f"--mode: {self.backend} can do {', '.join(able.modes)}", f"use --mode {able.modes[0]}")
         if self.cache not in able.caches:

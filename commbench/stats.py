@@ -33,6 +33,7 @@ FLAGS: dict[str, str] = {
     "one_rank_last": "one rank is last more than half of the time",
     "too_short": "the call is shorter than 20 clock overheads: use --mode pipe",
     "state_changed": "the cores' hand-over time changed between visits (virtual machines move cores)",
+    "throttled": "the GPU protected itself from heat or power: nvidia-smi -q -d PERFORMANCE says why",
     "resumed": "this run took more than one launch",
     "partial": "the launch ended before this point was finished",
 }

@@ -22,8 +22,8 @@ _CHECK_ORDER: tuple[Check, ...] = ("ok", "skipped", "wrong")
 
 # Worst first: what makes the number wrong, then what makes it vague, then what one should only know.
 _FLAG_ORDER = (
-    "state_changed", "two_modes", "drift", "unstable", "partial", "one_rank_last", "outliers", "autocorrelated",
-    "few_samples", "too_short", "resumed",
+    "throttled", "state_changed", "two_modes", "drift", "unstable", "partial", "one_rank_last", "outliers",
+    "autocorrelated", "few_samples", "too_short", "resumed",
 )  # fmt: skip
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from commbench.backends import emulated, mpi, torch_dist
-from commbench.backends.base import Backend, World
+from commbench.backends import emulated, mpi, nccl, torch_dist, torch_nccl
+from commbench.backends.base import Backend, Exchange, World
 from commbench.errors import UsageError
 from commbench.spec import Capabilities, Sweep
 
@@ -19,7 +19,7 @@ class About:
         capabilities: what it can do.
         modules: what must be importable.
         install: the extra that brings it, None when it is always there.
-        control: what carries the control plane beside it: "mpi", "gloo" or "sockets".
+        control: what carries the control plane beside it: "mpi", "gloo" or "sockets" (or what the launcher brings).
         virtual: nothing runs, so no memory is needed and the cores' state does not matter.
     """
 
@@ -32,6 +32,8 @@ class About:
 
 
 BACKENDS: dict[str, About] = {
+    "nccl": About("NCCL's C functions, GPU memory through CuPy", nccl.CAPABILITIES, ("cupy",), "cuda12", "sockets"),
+    "torch-nccl": About("NCCL through torch.distributed", torch_nccl.CAPABILITIES, ("torch",), "torch", "gloo"),
     "mpi": About("MPI through mpi4py, host memory", mpi.CAPABILITIES, ("mpi4py",), "mpich", "mpi"),
     "gloo": About("Gloo through torch.distributed, TCP", torch_dist.CAPABILITIES, ("torch",), "torch", "gloo"),
     "emulated": About("durations from --emulate, nothing travels", emulated.CAPABILITIES, (), None, "sockets", True),
@@ -49,12 +51,13 @@ def about(name: str) -> About:
     return BACKENDS[name]
 
 
-def open_backend(sweep: Sweep, world: World, run: int, cache_bytes: int) -> Backend:
+def open_backend(sweep: Sweep, world: World, exchange: Exchange, run: int, cache_bytes: int) -> Backend:
     """Load the library and connect all ranks.
 
     Args:
         sweep: names the back end and its options.
         world: this rank.
+        exchange: a way to the other ranks that is not the library's.
         run: the replicate, part of the emulated back end's seed.
         cache_bytes: last-level cache, for rotated buffers.
 
@@ -63,6 +66,10 @@ def open_backend(sweep: Sweep, world: World, run: int, cache_bytes: int) -> Back
         LaunchError: the ranks did not meet.
     """
     match sweep.backend:
+        case "nccl":
+            return nccl.NcclBackend(world, sweep, exchange)
+        case "torch-nccl":
+            return torch_nccl.TorchNcclBackend(world, sweep, exchange)
         case "mpi":
             return mpi.MpiBackend(world, sweep, cache_bytes)
         case "gloo":

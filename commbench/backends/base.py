@@ -66,29 +66,51 @@ class Calibration:
         step: seconds, its smallest positive step.
         overhead: seconds, the shortest time between two readings.
         call_overhead: seconds, the same call on a communicator of one rank, None where there is no such thing.
+        shortest: seconds that a sample should last at least; mode "sync" batches calls that are shorter.
     """
 
     clock: str
     step: float
     overhead: float
     call_overhead: float | None = None
+    shortest: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a device was while it worked.
+
+    Attributes:
+        slowed: what its own protection did to it ("thermal slowdown"), "" when nothing.
+        hertz: its clock, None when it has none to tell.
+    """
+
+    slowed: str = ""
+    hertz: float | None = None
 
 
 class Call(Protocol):
     """One collective at one point, with its buffers."""
 
-    how: Mapping[str, Any]
-    """What the loop does, for the record: {"loop": "compiled", "slices": 1}."""
+    @property
+    def how(self) -> Mapping[str, Any]:
+        """What the loop does, for the record: {"loop": "compiled", "slices": 1}."""
+        ...
 
-    def sync(self, out: Samples, lead: int) -> None:
-        """Time `len(out)` calls one by one, each after ranks were aligned by two barriers; seconds into `out`.
+    def sync(self, out: Samples, lead: int, batch: int = 1) -> None:
+        """Time `len(out)` calls one by one, each after ranks were aligned; seconds into `out`.
 
-        `lead` more calls come first and are not recorded. A rank that takes no part leaves zeros.
+        `lead` more calls come first and are not recorded. A rank that takes no part leaves zeros. Where the clock
+        is too coarse for one call (a GPU's events), a sample is the mean of `batch` calls.
         """
         ...
 
     def pipe(self, depth: int, out: Samples, lead: int) -> None:
         """Time `len(out)` batches of `depth` calls back to back, ranks aligned before each; seconds per call."""
+        ...
+
+    def graph(self, depth: int, out: Samples, lead: int) -> None:
+        """As `pipe`, the calls of a batch captured into one CUDA graph. Only where `Capabilities.modes` has it."""
         ...
 
     def refill(self) -> None:
@@ -111,6 +133,13 @@ class Call(Protocol):
 class Backend(Protocol):
     """A library, initialised, with a communicator of all ranks."""
 
+    notes: Sequence[str]
+    """What the user should know about this library here, on rank 0."""
+
+    def shortage(self, point: Point) -> str:
+        """Why the buffers of `point` do not fit into this rank's device, "" when they do (or host memory is asked)."""
+        ...
+
     def reserve(self, points: Sequence[Point]) -> None:
         """Allocate buffers that hold any of `points`, once: all calls share them, and their addresses stay."""
         ...
@@ -127,6 +156,14 @@ class Backend(Protocol):
         """Name -> version or file of everything that can change a number."""
         ...
 
+    def place(self) -> dict[str, Any]:
+        """Facts about this rank alone: its GPU. Empty on hosts."""
+        ...
+
+    def health(self) -> Health:
+        """How this rank's device is now, asked after each chunk."""
+        ...
+
     def calibrate(self) -> Calibration: ...
 
     def now(self) -> float:
@@ -134,6 +171,36 @@ class Backend(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class Exchange(Protocol):
+    """What a back end may ask of the control plane while it connects: never over the link under test."""
+
+    def broadcast(self, value: Any = None, root: int = 0) -> Any:
+        """`value` of rank `root` on every rank."""
+        ...
+
+    def gather(self, value: Any) -> list[Any] | None:
+        """Every rank's value, by rank, on rank 0; None elsewhere."""
+        ...
+
+
+class HostBackend:
+    """What back ends on host memory have in common: the host's clock, and nothing to tell of a device."""
+
+    notes: Sequence[str] = ()
+
+    def shortage(self, point: Point) -> str:  # noqa: ARG002 - host memory is the engine's to know
+        return ""
+
+    def place(self) -> dict[str, Any]:
+        return {}
+
+    def health(self) -> Health:
+        return Health()
+
+    def now(self) -> float:
+        return time.perf_counter()
 
 
 def host_loop(

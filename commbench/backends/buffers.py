@@ -1,14 +1,16 @@
-"""Host memory for collectives: page-aligned, on huge pages where the system gives them, cut into slices."""
+"""The memory that collectives work on: one piece for a whole sweep, cut into slices."""
 
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from commbench.backends.truth import Array, block_counts, numpy_dtype
+from commbench.backends.truth import Array, Load, block_counts, numpy_dtype
 from commbench.ops import OPERATIONS
 from commbench.spec import Point
 
@@ -101,29 +103,26 @@ def vector_counts(point: Point, rank: int) -> tuple[npt.NDArray[np.int32], ...]:
 
 
 class Arena:
-    """One private anonymous mapping, reserved once, that every point of a sweep uses from its start.
+    """One piece of memory, reserved once, that every point of a sweep uses from its start.
 
-    numpy asks for huge pages beyond 4 MiB but starts 16 bytes into them, and malloc's own choice changes with
-    history: a mapping of our own makes every launch alike.
+    Args:
+        allocate: makes an array of that many bytes, zeroed, which stays where it is; of the host when left out.
+        load: brings a host array to where that memory is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, allocate: Callable[[int], Array] | None = None, load: Load = np.asarray) -> None:
+        self._allocate = allocate or host_memory
+        self.load = load
         self._bytes = np.empty(0, dtype=np.uint8)
 
     def reserve(self, size: int) -> None:
-        """Make `size` bytes available, touched, from a multiple of 2 MiB. What was reserved before is gone."""
-        room = _up(max(size, 1), _HUGE) + _HUGE
-        mapping = mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            mapping.madvise(mmap.MADV_HUGEPAGE)
-        whole = np.frombuffer(mapping, dtype=np.uint8)
-        start = -whole.ctypes.data % _HUGE
-        self._bytes = whole[start : start + room - _HUGE]
-        self._bytes.fill(0)
+        """Make `size` bytes available. What was reserved before is gone."""
+        self._bytes = np.empty(0, dtype=np.uint8)  # first, for both may not fit
+        self._bytes = self._allocate(max(size, 1))
 
     @property
     def address(self) -> int:
-        return self._bytes.ctypes.data
+        return address_of(self._bytes)
 
     def view(self, offset: int, size: int, dtype: str) -> Array:
         """`size` bytes from `offset` as an array of `dtype` (bfloat16 as uint16)."""
@@ -136,3 +135,25 @@ class Arena:
         else:
             itemsize = numpy_dtype(dtype).itemsize
             self.view(0, layout.total // itemsize * itemsize, dtype)[:] = value if dtype != "bfloat16" else 0x3F80
+
+
+def address_of(array: Any) -> int:
+    """Where an array of NumPy or CuPy begins."""
+    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
+
+
+def host_memory(size: int) -> Array:
+    """A private anonymous mapping from a multiple of 2 MiB, on huge pages where the system gives them.
+
+    numpy asks for huge pages beyond 4 MiB but starts 16 bytes into them, and malloc's own choice changes with
+    history: a mapping of our own makes every launch alike.
+    """
+    room = _up(size, _HUGE) + _HUGE
+    mapping = mmap.mmap(-1, room, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    whole = np.frombuffer(mapping, dtype=np.uint8)
+    start = -whole.ctypes.data % _HUGE
+    memory = whole[start : start + room - _HUGE]
+    memory.fill(0)
+    return memory

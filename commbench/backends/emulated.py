@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from commbench.backends.base import Calibration, Call, Mismatch, World
+from commbench.backends.base import Calibration, Call, HostBackend, Mismatch, World
 from commbench.errors import UsageError
 from commbench.ops import DTYPES, OPERATIONS, REDUCTIONS
 from commbench.spec import Capabilities, Point
@@ -105,7 +105,7 @@ def parse(text: str) -> Emulation:
     return emulation
 
 
-class EmulatedBackend:
+class EmulatedBackend(HostBackend):
     """Ranks that agree on every duration because they share the seed."""
 
     def __init__(self, world: World, text: str, seed: int) -> None:
@@ -139,7 +139,7 @@ class EmulatedCall:
         self.backend, self.point = backend, point
         self.how: Mapping[str, Any] = {"loop": "emulated", "slices": 1}
 
-    def sync(self, out: Samples, lead: int) -> None:  # noqa: ARG002 - nothing to warm
+    def sync(self, out: Samples, lead: int, batch: int = 1) -> None:  # noqa: ARG002 - nothing to warm, nothing coarse
         self._misbehave()
         backend, emulation = self.backend, self.backend.emulation
         # Drawn on every rank, slow or not: the next draw must be the same everywhere.
@@ -152,6 +152,9 @@ class EmulatedCall:
 
     def pipe(self, depth: int, out: Samples, lead: int) -> None:  # noqa: ARG002 - batches of a constant are that constant
         self.sync(out, lead)
+
+    def graph(self, depth: int, out: Samples, lead: int) -> None:
+        self.pipe(depth, out, lead)
 
     def once(self) -> None:
         self._misbehave()

@@ -104,6 +104,54 @@ def time_loop(
     return 0, position
 
 
+@njit(
+    "Tuple((int64, int64, int64))(float64[::1], int64, int64, int64, int64, int64[::1],"
+    " int64[::1], int64[:, :, ::1], int64[::1], int64[:, ::1], int64, int64[:, ::1], int64, int64, int64, int64)",
+    nogil=True,
+    cache=True,
+)
+def enqueue_loop(
+    host: Any, lead: int, depth: int, clock: int, align: int, b: Any,
+    functions: Any, a: Any, tail_functions: Any, c: Any, position: int,
+    events: Any, stream: int, record: int, wait: int, ahead: int,
+) -> tuple[int, int, int]:  # fmt: skip
+    """See `kernels.enqueue`: (first error of a step or 0, first error of the driver or 0, next position)."""
+    spec = np.zeros(2, np.int64)
+    rows, steps, tails = a.shape[0], functions.shape[0], tail_functions.shape[0]
+    failed, driver = 0, 0
+    position %= rows
+    for i in range(-lead, host.shape[0]):
+        if align != 0:
+            failed |= _call(align, b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11])
+        if i >= 0:
+            driver |= _call(record, events[0, i], stream, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        start = _now(clock, spec)
+        for _ in range(depth):
+            p = position
+            position += 1
+            if position == rows:
+                position = 0
+            for k in range(steps):
+                failed |= _call(
+                    functions[k], a[p, k, 0], a[p, k, 1], a[p, k, 2], a[p, k, 3], a[p, k, 4], a[p, k, 5],
+                    a[p, k, 6], a[p, k, 7], a[p, k, 8], a[p, k, 9], a[p, k, 10], a[p, k, 11],
+                )  # fmt: skip
+        for k in range(tails):
+            failed |= _call(
+                tail_functions[k], c[k, 0], c[k, 1], c[k, 2], c[k, 3], c[k, 4], c[k, 5],
+                c[k, 6], c[k, 7], c[k, 8], c[k, 9], c[k, 10], c[k, 11],
+            )  # fmt: skip
+        end = _now(clock, spec)
+        if i >= 0:
+            host[i] = (end - start) * 1e-9 / depth
+            driver |= _call(record, events[1, i], stream, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+            if i >= ahead:
+                driver |= _call(wait, events[1, i - ahead], 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        if failed != 0 or driver != 0:
+            return failed, driver, position
+    return 0, 0, position
+
+
 @njit("float64(int64, int64, int64, int64, int64, int64)", nogil=True, cache=True)
 def handover(address: int, side: int, base: int, rounds: int, patience: int, clock: int) -> float:
     """See `kernels.CompiledLoop.handover`: seconds one way, the median of 20 blocks."""

@@ -17,6 +17,7 @@ import os
 import platform
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,7 +32,9 @@ from commbench.errors import MeasurementError
 from commbench.stats import Samples
 
 ARGUMENTS = 12
-CLOCK_MONOTONIC = 1
+
+AHEAD = 16
+"""Samples that the host may be ahead of a GPU: enough to keep it busy, too few to fill the stream's queue."""
 
 Arguments = Sequence["int | Strided"]
 Step = tuple[int, Arguments]
@@ -88,6 +91,80 @@ class Program:
         return cls(functions, arguments, np.array([a for a, _ in tail], dtype=np.int64), tail_arguments, list(keep))
 
 
+def padded(step: Step | None) -> tuple[int, npt.NDArray[np.int64]]:
+    """A step that does not move, as (address, twelve arguments); address 0 for none."""
+    function, values = step or (0, [])
+    arguments = np.zeros(ARGUMENTS, dtype=np.int64)
+    arguments[: len(values)] = np.array(values, dtype=np.int64)
+    return function, arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Where `enqueue` puts calls: a CUDA stream, with what it needs of the driver.
+
+    Attributes:
+        events: int64[2, n], handles of the events before and after each sample.
+        stream: the stream's handle.
+        record, wait: addresses of cuEventRecord and cuEventSynchronize.
+        align: a call that makes the ranks' GPUs meet before each sample, None where the calls do so themselves.
+    """
+
+    events: npt.NDArray[np.int64]
+    stream: int
+    record: int
+    wait: int
+    align: Step | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of enqueuing: the error codes of the steps and of the driver (or-ed, 0: none), the next position."""
+
+    failed: int
+    driver: int
+    position: int
+
+
+_C_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * ARGUMENTS)
+
+
+def enqueue(program: Program, host: Samples, lead: int, depth: int, queue: Queue, position: int) -> Outcome:
+    """Put `len(host)` batches of `depth` calls into a stream, each between two events, after `lead` unrecorded ones.
+
+    The plain loop: the same C functions by the same addresses, through ctypes. `host` gets the seconds that
+    enqueuing a call took the host; the events know what the device did.
+    """
+    body = [_C_FUNCTION(address) for address in program.functions.tolist()]
+    tail = [_C_FUNCTION(address) for address in program.tail_functions.tolist()]
+    rows, ends = program.arguments.tolist(), program.tail_arguments.tolist()
+    align, record, wait = (_C_FUNCTION(address) for address in (padded(queue.align)[0], queue.record, queue.wait))
+    aligned, unused = padded(queue.align)[1].tolist(), [0] * (ARGUMENTS - 2)
+    starts, stops = queue.events.tolist()
+    failed = driver = 0
+    for i in range(-lead, len(host)):
+        if queue.align:
+            failed |= align(*aligned)
+        if i >= 0:
+            driver |= record(starts[i], queue.stream, *unused)
+        begin = time.perf_counter()
+        for _ in range(depth):
+            for function, arguments in zip(body, rows[position % len(rows)], strict=True):
+                failed |= function(*arguments)
+            position += 1
+        for function, arguments in zip(tail, ends, strict=True):
+            failed |= function(*arguments)
+        end = time.perf_counter()
+        if i >= 0:
+            host[i] = (end - begin) / depth
+            driver |= record(stops[i], queue.stream, *unused)
+            if i >= AHEAD:
+                driver |= wait(stops[i - AHEAD], 0, *unused)
+        if failed or driver:
+            break
+    return Outcome(failed, driver, position % len(rows))
+
+
 class CompiledLoop:
     """The kernels, compiled once a machine and cached; `run` times a program.
 
@@ -101,6 +178,7 @@ class CompiledLoop:
             from commbench.backends import jit  # noqa: PLC0415 - numba is optional and takes half a second
 
         self._run = jit.time_loop
+        self._enqueue = jit.enqueue_loop
         self._handover = jit.handover
         libc = ctypes.CDLL(None)
         self._clock = address_of(libc, "clock_gettime")
@@ -120,9 +198,7 @@ class CompiledLoop:
         Raises:
             MeasurementError: a call returned an error code.
         """
-        function, values = barrier or (0, [])
-        align = np.zeros(ARGUMENTS, dtype=np.int64)
-        align[: len(values)] = np.array(values, dtype=np.int64)
+        function, align = padded(barrier)
         code, position = self._run(
             out, lead, depth, scale, self._clock, function, align,
             program.functions, program.arguments, program.tail_functions, program.tail_arguments, position,
@@ -130,6 +206,16 @@ class CompiledLoop:
         if code:
             raise MeasurementError(f"the collective returned error code {code}")
         return int(position)
+
+    def enqueue(self, program: Program, host: Samples, lead: int, depth: int, queue: Queue, position: int) -> Outcome:
+        """As the function `enqueue`, without Python in the loop."""
+        function, align = padded(queue.align)
+        failed, driver, position = self._enqueue(
+            host, lead, depth, self._clock, function, align,
+            program.functions, program.arguments, program.tail_functions, program.tail_arguments, position,
+            queue.events, queue.stream, queue.record, queue.wait, AHEAD,
+        )  # fmt: skip
+        return Outcome(int(failed), int(driver), int(position))
 
     def calibrate(self, call_overhead: float | None = None) -> Calibration:
         """Step and overhead of the clock as `run` reads it."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
 
 from commbench.backends import kernels
-from commbench.backends.base import Calibration, Call, World, calibrate_host_clock, host_loop
+from commbench.backends.base import Calibration, Call, HostBackend, World, calibrate_host_clock, host_loop
 from commbench.backends.buffers import Arena, Layout, layout_of
 from commbench.backends.mpi_call import MpiCall
 from commbench.backends.mpi_library import MpiLibrary
@@ -39,7 +38,7 @@ CAPABILITIES = Capabilities(
 _MOST_SLICES = 1 << 18
 
 
-class MpiBackend:
+class MpiBackend(HostBackend):
     """All of MPI_COMM_WORLD."""
 
     def __init__(self, world: World, sweep: Sweep, cache_bytes: int) -> None:
@@ -71,9 +70,6 @@ class MpiBackend:
         call = library.step("MPI_Allreduce", *addresses, 2, mpi.FLOAT, mpi.SUM, mpi.COMM_SELF)
         library.compiled.run(kernels.Program.of([call]), out, 20, 20, 1.0, None, 0)
         return library.compiled.calibrate(call_overhead=float(np.median(out)))
-
-    def now(self) -> float:
-        return time.perf_counter()
 
     def close(self) -> None:
         self.library.close()

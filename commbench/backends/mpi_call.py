@@ -9,8 +9,8 @@ import numpy as np
 
 from commbench.backends import kernels, mpi_python, truth
 from commbench.backends.base import host_loop
+from commbench.backends.buffered import BufferedCall
 from commbench.backends.buffers import Arena, Layout, vector_counts
-from commbench.backends.host import HostCall
 from commbench.backends.mpi_library import MpiLibrary
 from commbench.errors import UnavailableError
 from commbench.spec import Point
@@ -21,7 +21,7 @@ _WINDOW_TAG, _ANSWER_TAG = 7, 8
 _STATUSES = 2 * 64 * 8  # 64-bit words: both directions of the deepest window, 40 bytes at most each
 
 
-class MpiCall(HostCall):
+class MpiCall(BufferedCall):
     """Bound to the arena's slices."""
 
     def __init__(self, library: MpiLibrary, arena: Arena, layout: Layout, point: Point, rank: int) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from commbench.backends import truth
+from commbench.backends.buffered import BufferedCall
 from commbench.backends.buffers import vector_counts
-from commbench.backends.host import HostCall
 from commbench.backends.mpi_library import MpiLibrary
 
 Body = tuple[Callable[[int], Any], Callable[[], Any] | None]
@@ -16,7 +16,7 @@ _MOST_SLICES = 4096
 _WINDOW_TAG, _ANSWER_TAG = 7, 8
 
 
-def body(call: HostCall, library: MpiLibrary, depth: int) -> Body:
+def body(call: BufferedCall, library: MpiLibrary, depth: int) -> Body:
     """(body, tail) of `base.host_loop` for one call."""
     pairs = [
         (_spec(call, library, k, "send"), _spec(call, library, k, "receive"))
@@ -48,7 +48,7 @@ def body(call: HostCall, library: MpiLibrary, depth: int) -> Body:
     return (lambda position: one(*pairs[position % count])), None
 
 
-def _round_trip(call: HostCall, library: MpiLibrary, pairs: list[tuple[Any, Any]]) -> Body:
+def _round_trip(call: BufferedCall, library: MpiLibrary, pairs: list[tuple[Any, Any]]) -> Body:
     comm, count = library.comm, len(pairs)
     a, b = truth.pair_of(call.point)
     peer, first = a + b - call.rank, call.rank == a
@@ -68,7 +68,7 @@ def _round_trip(call: HostCall, library: MpiLibrary, pairs: list[tuple[Any, Any]
     return (exchange if call.both_ways else pingpong), None
 
 
-def _window(call: HostCall, library: MpiLibrary, pairs: list[tuple[Any, Any]]) -> Body:
+def _window(call: BufferedCall, library: MpiLibrary, pairs: list[tuple[Any, Any]]) -> Body:
     mpi, comm, both, count = library.mpi, library.comm, call.both_ways, len(pairs)
     a, b = truth.pair_of(call.point)
     peer, first = a + b - call.rank, call.rank == a
@@ -94,7 +94,7 @@ def _window(call: HostCall, library: MpiLibrary, pairs: list[tuple[Any, Any]]) -
     return post, finish
 
 
-def _spec(call: HostCall, library: MpiLibrary, k: int, side: str) -> Any:
+def _spec(call: BufferedCall, library: MpiLibrary, k: int, side: str) -> Any:
     """mpi4py's description of slice `k`: [array, count, type], per block where the call wants blocks."""
     point, row, kind = call.point, call.row, library.datatype(call.point)
     if side == "receive" and row.name in ("gather", "reduce") and call.rank != point.root:

@@ -12,7 +12,7 @@ Tables repeat every 65,521 elements, a prime, so that no block of a power-of-two
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -116,34 +116,45 @@ def fixed_point(point: Point) -> int:
     return 1 if point.redop == "prod" else 0
 
 
-def fill(buffer: Array, segments: list[Segment]) -> None:
-    """Write `segments` into a host buffer."""
-    for segment in segments:
-        for at, values in _pieces(segment):
-            buffer[at : at + len(values)] = values
+Load = Callable[[Array], Array]
+"""Brings a host array to where the buffers are: `cupy.asarray` for a GPU's."""
 
 
-def first_difference(point: Point, buffer: Array, segments: list[Segment]) -> tuple[int, float, float] | None:
-    """(index, expected, got) of the first wrong element; averages may differ by rounding, all else may not."""
+def fill(buffer: Array, segments: list[Segment], load: Load = np.asarray) -> None:
+    """Write `segments` into a buffer."""
     for segment in segments:
-        for at, values in _pieces(segment):
-            got = buffer[at : at + len(values)]
+        table = load(segment.table)
+        for at, first, length in _pieces(segment):
+            buffer[at : at + length] = table[first : first + length]
+
+
+def first_difference(
+    point: Point, buffer: Array, segments: list[Segment], load: Load = np.asarray
+) -> tuple[int, float, float] | None:
+    """(index, expected, got) of the first wrong element; averages may differ by rounding, all else may not.
+
+    Compared where the buffer is: only what is wrong travels.
+    """
+    for segment in segments:
+        table = load(segment.table)
+        for at, first, length in _pieces(segment):
+            got, values = buffer[at : at + length], table[first : first + length]
             wrong = ~_close(got, values, point.dtype) if point.redop == "avg" else got != values
-            if wrong.any():
+            if bool(wrong.any()):
                 k = int(wrong.argmax())
                 expected, found = _as_float(values, point.dtype)[k], _as_float(got, point.dtype)[k]
                 return at + k, float(expected), float(found)
     return None
 
 
-def _pieces(segment: Segment) -> Iterator[tuple[int, Array]]:
-    """(position in the buffer, values) in pieces of one period at most: no second buffer of the full size."""
+def _pieces(segment: Segment) -> Iterator[tuple[int, int, int]]:
+    """(position in the buffer, position in the table, length), of one period at most: no second full-size buffer."""
     done = 0
     while done < segment.length:
         inside = (segment.first + done) % PERIOD
-        piece = segment.table[inside : inside + segment.length - done]
-        yield segment.start + done, piece
-        done += len(piece)
+        length = min(PERIOD - inside, segment.length - done)
+        yield segment.start + done, inside, length
+        done += length
 
 
 @lru_cache(maxsize=1)

@@ -55,11 +55,11 @@ def measure(given: Mapping[str, Any], output: Output, launcher: str | None) -> N
     """Run the sweep that `given` (fields of Sweep) asks for, as a parent or as a rank of somebody's launcher."""
     world = None if launcher else from_environment()
     before = load(output.resume) if output.resume else None
-    asked = _asked(given, before, world)
+    asked, named = _asked(given, before, world), None if before else frozenset(given)
     if world is not None:
-        _measure_as_rank(asked, world, output)
+        _measure_as_rank(asked, world, output, named)
     else:
-        _measure_as_parent(asked, output, launcher, before)
+        _measure_as_parent(asked, output, launcher, before, named)
 
 
 def _asked(given: Mapping[str, Any], before: Results | None, world: World | None) -> Sweep:
@@ -71,8 +71,10 @@ def _asked(given: Mapping[str, Any], before: Results | None, world: World | None
     return Sweep(**(defaults | dict(given)))
 
 
-def _measure_as_parent(asked: Sweep, output: Output, launcher: str | None, before: Results | None) -> None:
-    settled = plan(asked, launcher=launcher)
+def _measure_as_parent(
+    asked: Sweep, output: Output, launcher: str | None, before: Results | None, named: frozenset[str] | None
+) -> None:
+    settled = plan(asked, launcher=launcher, given=named)
     progress = progress_of(before, settled.sweep) if before else None
     writer, first_run = _open(settled, output)
     _announce(settled, progress)
@@ -93,12 +95,12 @@ def _measure_as_parent(asked: Sweep, output: Output, launcher: str | None, befor
     _conclude(writer.path, output)
 
 
-def _measure_as_rank(asked: Sweep, world: World, output: Output) -> None:
+def _measure_as_rank(asked: Sweep, world: World, output: Output, named: frozenset[str] | None) -> None:
     if output.resume:
         raise UsageError("--resume: a rank cannot tell what is missing", "start it once, with --launcher")
     refuse_many_launches(asked, world, this_command())
     stand_guard()
-    settled = plan_as_rank(asked, world)
+    settled = plan_as_rank(asked, world, given=named)
     if world.rank:
         code = measure_as_rank(settled.sweep, world, None, run=1, command=this_command(), complain=_complain)
         raise SystemExit(code)
@@ -139,7 +141,8 @@ def _open(settled: Plan, output: Output) -> tuple[Writer, int]:
 def _announce(settled: Plan, progress: Progress | None, *, plain: bool = False) -> None:
     """On stderr, before the first launch: what, by which back end and why, and for how long at most."""
     sweep, to = settled.sweep, console(stderr=True, plain=plain)
-    parts = [f"{sweep.backend} on host memory ({settled.why})"]
+    where = "GPUs" if sweep.device == "cuda" else "host memory"
+    parts = [f"{sweep.backend} on {where} ({settled.why})"]
     if sweep.ranks is not None:
         points, _ = sweep.points(sweep.ranks, about(sweep.backend).capabilities)
         parts += [f"{sweep.ranks} rank{'s' if sweep.ranks > 1 else ''}", expectation(sweep, len(points))]

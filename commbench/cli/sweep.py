@@ -11,7 +11,7 @@ import typer
 
 from commbench.errors import UsageError
 from commbench.ops import DTYPES, OPERATIONS, REDUCTIONS, parse_dtype, parse_operations, parse_reduction
-from commbench.spec import CACHES, LOOPS, MODES, THREAD_LEVELS
+from commbench.spec import CACHES, DEVICES, LOOPS, THREAD_LEVELS
 from commbench.units import parse_duration, parse_share, parse_size
 
 
@@ -52,6 +52,11 @@ def _command(text: str, flag: str) -> str:
     return text
 
 
+def _path(text: str) -> str:
+    """A file's absolute path: ranks may run in another folder. Whether it is there, each of them finds out."""
+    return str(Path(text).expanduser().absolute())
+
+
 def _list(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(word.strip().lower() for word in text.split(",")))
 
@@ -66,11 +71,13 @@ def _not_yet(what: str, hint: str) -> Callable[[bool], None]:
     return refuse
 
 
-_REGISTERED = _not_yet("-R: registered buffers are not built yet", "leave -R out; the buffers are plain host memory")
-_GRAPH = _not_yet("-G: CUDA graphs come with the GPU back ends", "use --mode sync or --mode pipe")
+_REGISTERED = _not_yet(
+    "-R: registered buffers are not built yet", "leave -R out; the buffers are not registered with NCCL"
+)
+_GRAPH = _not_yet("-G: CUDA graphs are a mode here", "use --mode graph")
 _SIZES, _WHAT, _RANKS, _TIMING, _FAULTS, _OUTPUT = "Sizes", "What", "Ranks", "Timing", "Faults", "Output"
 _OP_HELP = f"What to measure, a list or 'all': {', '.join(OPERATIONS)}."
-_BACKEND_HELP = "auto, mpi, gloo, emulated. auto takes mpi where it works, else gloo."
+_BACKEND_HELP = "auto, nccl, mpi, gloo, emulated. auto: nccl where GPUs are, else mpi, else gloo."
 _EMULATE_HELP = "The emulated back end's truth: alpha=5us,bandwidth=10GB/s,noise=5%,..."
 _IN_PLACE_HELP = "no, yes or both; left out, each operation as the back end has it."
 _BUDGET_HELP = "Measuring time of the whole command, shared out over runs and points (60s)."
@@ -81,7 +88,7 @@ MinBytes = Annotated[
     Any, _parsed(parse_size, "--min-bytes", "-b", panel=_SIZES, help="First size (8).", metavar="SIZE")
 ]
 MaxBytes = Annotated[
-    Any, _parsed(parse_size, "--max-bytes", "-e", panel=_SIZES, help="Last size (64M).", metavar="SIZE")
+    Any, _parsed(parse_size, "--max-bytes", "-e", panel=_SIZES, help="Last size (64M; 1G on GPUs).", metavar="SIZE")
 ]
 Factor = Annotated[float | None, _option("--factor", "-f", panel=_SIZES, help="Each size times this (2).", metavar="F")]
 StepBytes = Annotated[
@@ -96,6 +103,20 @@ Redop = Annotated[
 Root = Annotated[
     int | None, _option("--root", "-r", panel=_WHAT, help="Root of rooted operations (0).", metavar="RANK")
 ]
+Device = Annotated[
+    str | None,
+    _option("--device", panel=_WHAT, help=f"Buffers on {' or '.join(DEVICES)} (by back end).", metavar="DEV"),
+]
+NcclLib = Annotated[
+    Any,
+    _words(
+        _path, "--nccl-lib", panel=_WHAT, help="Measure this libnccl.so.2 instead of the one found.", metavar="FILE"
+    ),
+]
+AllowSharedGpu = Annotated[
+    bool | None,
+    _option("--allow-shared-gpu", panel=_RANKS, help="Several ranks on one GPU: answers, no speed.", metavar=""),
+]
 InPlace = Annotated[str | None, _option("--in-place", panel=_WHAT, help=_IN_PLACE_HELP, metavar="FORM")]
 Imbalance = Annotated[
     float | None,
@@ -109,7 +130,7 @@ Bidirectional = Annotated[
 ]
 Emulate = Annotated[str | None, _option("--emulate", panel=_WHAT, help=_EMULATE_HELP, metavar="SPEC")]
 Ranks = Annotated[
-    int | None, _option("--ranks", panel=_RANKS, help="How many to start (one a core, 2 to 8).", metavar="N")
+    int | None, _option("--ranks", panel=_RANKS, help="How many to start (one a core, 2 to 8; one a GPU).", metavar="N")
 ]
 Launcher = Annotated[
     Any,
@@ -130,10 +151,17 @@ ThreadLevel = Annotated[
 ]
 Mode = Annotated[
     Any,
-    _words(_list, "--mode", panel=_TIMING, help=f"{' or '.join(MODES)}, or both: sync,pipe (sync).", metavar="MODE"),
+    _words(
+        _list,
+        "--mode",
+        panel=_TIMING,
+        help="sync, pipe, graph, or several: sync,pipe (sync; pipe on GPUs).",
+        metavar="MODE",
+    ),
 ]
 Cache = Annotated[
-    str | None, _option("--cache", panel=_TIMING, help=f"Buffers: {' or '.join(CACHES)} (hot).", metavar="MODE")
+    str | None,
+    _option("--cache", panel=_TIMING, help=f"Buffers: {' or '.join(CACHES)} (hot; rotated on GPUs).", metavar="MODE"),
 ]
 Precision = Annotated[
     Any,
@@ -192,9 +220,10 @@ Graph = Annotated[bool, typer.Option("-G", hidden=True, callback=_GRAPH)]
 def sweep(
     ops: Ops = None, backend: Backend = None, dtype: Dtype = None, redop: Redop = None, root: Root = None,
     in_place: InPlace = None, imbalance: Imbalance = None, pair: Pair = None, bidirectional: Bidirectional = None,
-    emulate: Emulate = None,
+    emulate: Emulate = None, device: Device = None, nccl_lib: NcclLib = None,
     min_bytes: MinBytes = None, max_bytes: MaxBytes = None, factor: Factor = None, step_bytes: StepBytes = None,
-    ranks: Ranks = None, launcher: Launcher = None, runs: Runs = None, thread_level: ThreadLevel = None,
+    ranks: Ranks = None, launcher: Launcher = None, allow_shared_gpu: AllowSharedGpu = None,
+    runs: Runs = None, thread_level: ThreadLevel = None,
     modes: Mode = None, cache: Cache = None, precision: Precision = None, budget: Budget = None,
     total_budget: TotalBudget = None, iters: Iters = None, warmup_iters: Warmup = None, check: CheckAnswers = None,
     seed: Seed = None, loop: Loop = None, quick: Quick = False,

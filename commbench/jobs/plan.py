@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from commbench.backends import about
 from commbench.backends.base import World
 from commbench.backends.buffers import bytes_needed
 from commbench.backends.emulated import parse as parse_emulation
 from commbench.errors import UnavailableError, UsageError
-from commbench.jobs.probe import Absent, Mpi, probe_mpi, visible_gpus
+from commbench.jobs.probe import Absent, Mpi, Torch, probe_mpi, probe_torch, visible_gpus
 from commbench.measure.machine import available_memory_bytes, usable_cores
-from commbench.spec import Sweep
+from commbench.spec import USUAL_ON_GPUS, Sweep
 from commbench.units import format_size
 
 _FEWEST_RANKS, _MOST_RANKS = 2, 8
@@ -36,17 +38,28 @@ class Plan:
     notes: tuple[str, ...]
 
 
-def plan(sweep: Sweep, *, launcher: str | None) -> Plan:
+def plan(sweep: Sweep, *, launcher: str | None, given: Container[str] | None = None) -> Plan:
     """Settle a sweep of this command's own launches.
+
+    Args:
+        sweep: what was asked.
+        launcher: the user's prefix that starts the ranks.
+        given: the fields of `sweep` that the user named, None for all; of the others some are usual for a device.
 
     Raises:
         UnavailableError: the back end is not here; the hint installs it.
         UsageError: it cannot do what is asked.
     """
-    name, why, mpi = _choose(sweep.backend, launcher)
+    gpus = visible_gpus() if sweep.backend == "auto" or "cuda" in about(sweep.backend).capabilities.devices else []
+    name, why, mpi = _choose(sweep, launcher, gpus)
     _refuse_emulation(sweep, name)
-    ranks = sweep.ranks if launcher else sweep.ranks or default_ranks()
-    settled = replace(sweep, backend=name, ranks=ranks)
+    settled = on_device(replace(sweep, backend=name), given)
+    on_gpus, ranks = settled.device == "cuda", sweep.ranks
+    if ranks is None and not launcher:
+        ranks = max(len(gpus), 1) if on_gpus else default_ranks()
+    settled = replace(settled, ranks=ranks)
+    if on_gpus and ranks is not None and not launcher:
+        _refuse_too_few(gpus, ranks, settled)
     notes = []
     if ranks is not None:
         settled.points(ranks, about(name).capabilities)
@@ -58,28 +71,52 @@ def plan(sweep: Sweep, *, launcher: str | None) -> Plan:
     return Plan(settled, mpi, why, tuple(notes))
 
 
-def plan_as_rank(sweep: Sweep, world: World) -> Plan:
+def on_device(sweep: Sweep, given: Container[str] | None) -> Sweep:
+    """`sweep` on the device that its back end works on, with what is usual there where the user named nothing."""
+    device = sweep.device or about(sweep.backend).capabilities.devices[0]
+    usual: dict[str, Any] = {}
+    if device == "cuda" and given is not None:
+        usual = {name: value for name, value in USUAL_ON_GPUS.items() if name not in given}
+    if sweep.min_bytes > usual.get("max_bytes", sweep.min_bytes):
+        del usual["max_bytes"]
+    return replace(sweep, device=device, **usual)
+
+
+def _refuse_too_few(gpus: list[str], ranks: int, sweep: Sweep) -> None:
+    """Where NVML tells nothing, the ranks find out themselves."""
+    if gpus and ranks > len(gpus) and not sweep.allow_shared_gpu:
+        raise UsageError(
+            f"--ranks {ranks}: there {'is' if len(gpus) == 1 else 'are'} only {len(gpus)} GPU{'s' * (len(gpus) > 1)}",
+            f"use --ranks {len(gpus)}; --allow-shared-gpu tests answers with several ranks on one GPU",
+        )
+
+
+def plan_as_rank(sweep: Sweep, world: World, *, given: Container[str] | None = None) -> Plan:
     """Settle a sweep of a process that is a rank already: the launcher says what can be.
 
     Raises:
         UnavailableError, UsageError: as `plan`.
     """
     if sweep.backend == "auto":
-        name, why = (
-            ("mpi", "started by an MPI launcher")
-            if world.launcher == "mpi"
-            else ("gloo", f"started by {world.launcher}")
-        )
+        name, why = _choose_as_rank(sweep, world)
     else:
         name, why = sweep.backend, "--backend"
     _refuse_emulation(sweep, name)
     _refuse_missing(name)
     if sweep.ranks not in (None, world.size):
         raise UsageError(f"--ranks {sweep.ranks}: the launcher started {world.size}", "leave --ranks out")
-    settled = replace(sweep, backend=name, ranks=world.size)
+    settled = replace(on_device(replace(sweep, backend=name), given), ranks=world.size)
     settled.points(world.size, about(name).capabilities)
     notes = () if world.size > 1 else ("one rank: nothing travels, there is nothing to fit",)
     return Plan(settled, None, why, notes)
+
+
+def _choose_as_rank(sweep: Sweep, world: World) -> tuple[str, str]:
+    """All ranks must come to the same: NVML is asked on each, and nodes of one job are alike or the run refuses."""
+    by = "an MPI launcher" if world.launcher == "mpi" else world.launcher
+    if sweep.device != "cpu" and (gpus := visible_gpus()):
+        return _for_gpus(gpus)[0], f"started by {by}, GPUs are here"
+    return ("mpi" if world.launcher == "mpi" else "gloo"), f"started by {by}"
 
 
 def _refuse_emulation(sweep: Sweep, name: str) -> None:
@@ -99,7 +136,7 @@ def refuse_what_does_not_fit(sweep: Sweep, ranks: int) -> None:
     Raises:
         UsageError: with the number of bytes that would be needed.
     """
-    if about(sweep.backend).virtual:
+    if about(sweep.backend).virtual or sweep.device == "cuda":  # a GPU's memory is known to its ranks alone
         return
     points, _ = sweep.points(ranks, about(sweep.backend).capabilities)
     largest = max(points, key=bytes_needed)
@@ -112,17 +149,15 @@ def refuse_what_does_not_fit(sweep: Sweep, ranks: int) -> None:
         )
 
 
-def _choose(asked: str, launcher: str | None) -> tuple[str, str, Mpi | None]:
+def _choose(sweep: Sweep, launcher: str | None, gpus: list[str]) -> tuple[str, str, Mpi | None]:
     """(back end, why, its MPI)."""
+    asked = sweep.backend
     if asked != "auto":
         about(asked)
         return asked, "--backend", _mpi_for(asked, launcher)
-    if gpus := visible_gpus():
-        # A curve of the host's memory, taken for one of the GPUs, would mislead: it needs asking for.
-        raise UnavailableError(
-            f"{len(gpus)} GPUs are here, and this version measures host memory only",
-            "--backend mpi or --backend gloo measures the host",
-        )
+    # A curve of the host, taken for one of the GPUs, would mislead: where GPUs are it needs asking for.
+    if gpus and sweep.device != "cpu":
+        return (*_for_gpus(gpus), None)
     found = probe_mpi(launcher=launcher is None)
     if isinstance(found, Mpi):
         return "mpi", "the first of mpi and gloo that works here", found
@@ -131,6 +166,20 @@ def _choose(asked: str, launcher: str | None) -> tuple[str, str, Mpi | None]:
     raise UnavailableError(
         f"no back end works here: {found.reason}; torch is not installed",
         "pip install 'commbench[mpich]' brings an MPI, pip install 'commbench[torch]' Gloo; see `commbench doctor`",
+    )
+
+
+def _for_gpus(gpus: list[str]) -> tuple[str, str]:
+    """(back end, why) on a machine with GPUs; what it needs besides is found out by the ranks."""
+    here = f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''} here"
+    if importlib.util.find_spec("cupy") is not None:
+        return "nccl", here
+    torch = probe_torch()
+    if isinstance(torch, Torch) and torch.cuda:
+        return "torch-nccl", f"{here}, CuPy is not"
+    raise UnavailableError(
+        f"{here}, but neither CuPy nor a torch for CUDA to use them",
+        "pip install 'commbench[cuda12]' (or [cuda13]); --device cpu measures the host; see `commbench doctor`",
     )
 
 
@@ -163,4 +212,4 @@ def expectation(sweep: Sweep, points: int) -> str:
 def default_output(sweep: Sweep, ranks: int | None, stamp: str) -> Path:
     """The name results/<utc>-<operation>-<back end>-<path>-<ranks>r.jsonl."""
     what = sweep.ops[0] if len(sweep.ops) == 1 else f"{len(sweep.ops)}ops"
-    return Path("results") / f"{stamp}-{what}-{sweep.backend}-auto-{ranks or 'n'}r.jsonl"
+    return Path("results") / f"{stamp}-{what}-{sweep.backend}-{sweep.path_label()}-{ranks or 'n'}r.jsonl"

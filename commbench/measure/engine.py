@@ -25,7 +25,7 @@ from commbench.job import Job
 from commbench.measure import machine
 from commbench.measure.control import Control, open_control
 from commbench.measure.handover import Handover
-from commbench.measure.lines import differences, end_line, record_of, run_line
+from commbench.measure.lines import differences, end_line, record_of, refusal_of, run_line
 from commbench.measure.liveness import Doing, Fault, Slot, Watchdog
 from commbench.measure.timing import Timed, TimeLoop, label
 from commbench.records import UNREAD, Check, Record, Status
@@ -40,6 +40,8 @@ _SHORTEST_VISIT = 0.01
 _LONGEST_VISIT = 0.3
 # A hang of the launch that has the turn is noticed there, after one time-out.
 _TURNS = 3
+# What is emulated on the two sides of a pair must not be the same noise.
+_OTHER_SIDE = 500
 
 
 def run_rank(
@@ -68,7 +70,8 @@ def run_rank(
             watchdog.close()
             return CommbenchError.exit_code
         job = closing.job = replace(job, **shared)
-        backend = open_backend(job.sweep, control.world, job.run, machine.last_level_cache_bytes() or 0)
+        run = job.run + _OTHER_SIDE * (job.side == "b")
+        backend = open_backend(job.sweep, control.world, control, run, machine.last_level_cache_bytes() or 0)
         engine = Engine(job, backend, control, slot, closing, turn)
         code = engine.lead() if world.rank == 0 else engine.follow()
     except CommbenchError as error:
@@ -144,10 +147,14 @@ class Engine:
         self.current: Timed | None = None
         self.loop = TimeLoop(job.sweep, backend, control, slot, self.clock)
         self.virtual = about(job.sweep.backend).virtual
-        self.handover = None if self.virtual else Handover(control, job.launch)
-        self._refuse_what_does_not_fit()
-        backend.reserve(self.points)
-        self._finished = 0
+        on_host = job.sweep.device != "cuda" and not self.virtual
+        self.handover = Handover(control, job.launch) if on_host else None
+        if on_host:
+            self._refuse_what_does_not_fit()
+        self.notes += backend.notes
+        self.too_large = self._too_large()
+        backend.reserve([point for index, point in enumerate(self.points) if index not in self.too_large])
+        self._finished = len(self.too_large)
         self._begun = backend.now()
         closing.engine = self
 
@@ -157,7 +164,7 @@ class Engine:
         return (list(self.job.only), []) if self.job.only is not None else (points, notes)
 
     def _refuse_what_does_not_fit(self) -> None:
-        if self.virtual or not self.points:
+        if not self.points:
             return
         largest = max(self.points, key=bytes_needed)
         need, there = bytes_needed(largest) * self.control.world.local_size, machine.available_memory_bytes()
@@ -166,6 +173,14 @@ class Engine:
                 f"{label(largest)} needs {need >> 20}M of buffers on this node, {there >> 20}M are available",
                 f"use a smaller --max-bytes than {format_size(largest.bytes)}",
             )
+
+    def _too_large(self) -> dict[int, str]:
+        """Points whose buffers do not fit into some rank's device, with the reason: the same ones on every rank."""
+        mine = [self.backend.shortage(point) for point in self.points]
+        short = self.control.maximum(np.array([float(bool(reason)) for reason in mine]))
+        return {
+            index: mine[index] or "does not fit on another rank's device" for index in np.flatnonzero(short).tolist()
+        }
 
     # -- followers -----------------------------------------------------------------------------------------
 
@@ -203,10 +218,12 @@ class Engine:
         return code
 
     def _walk(self) -> int:
-        active = list(range(len(self.points)))
+        for index, reason in self.too_large.items():
+            self.emit(refusal_of(self.job, self.points[index], reason).to_json())
+        active = [index for index in range(len(self.points)) if index not in self.too_large]
         if self.job.run > 1:
             random.Random(self.job.sweep.seed * 1000 + self.job.run).shuffle(active)  # noqa: S311 - an order
-        failed, number = 0, 0
+        failed, number = len(self.too_large), 0
         self._begun = self.backend.now()
         deadline = self._begun + self.job.seconds
         while active:
@@ -336,7 +353,7 @@ class Engine:
     def _facts(self) -> dict[str, Any]:
         """Everything about ranks and nodes, on rank 0; {} elsewhere."""
         world = self.control.world
-        mine = {"host": socket.gethostname(), **machine.process_facts()}
+        mine = {"host": socket.gethostname(), **machine.process_facts(), **self.backend.place()}
         ranks = self.control.gather(mine)
         nodes = self.control.gather(machine.node_facts() if world.local_rank == 0 else None)
         libraries = self.control.gather(self.backend.libraries())

@@ -18,6 +18,7 @@ from commbench.measure.liveness import Fault
 from commbench.measure.timing import Timed
 from commbench.records import UNREAD, Check, Record, Seconds, Status
 from commbench.results import SCHEMA
+from commbench.spec import Point
 from commbench.stats import oddities, precision_of
 
 _LAST_TOO_OFTEN = 0.5
@@ -44,7 +45,11 @@ def run_line(
         "backend": job.sweep.backend,
         "ranks": len(hosts),
         "ranks_per_node": [hosts.count(host) for host in dict.fromkeys(hosts)],
-        **{name: libraries[name] for name in ("mpi", "mpi_thread_level", "torch", "emulated") if name in libraries},
+        **{
+            name: libraries[name]
+            for name in ("nccl", "mpi", "mpi_thread_level", "torch", "emulated")
+            if name in libraries
+        },
         **machine.key_facts(facts["nodes"][0]),
     }
     if wrong := [name for name, value in job.expect.items() if key.get(name) != value]:
@@ -67,7 +72,7 @@ def run_line(
         "started": _utc(),
         "command": list(job.command),
         "backend": job.sweep.backend,
-        "path": job.path,
+        "path": job.sweep.path_label(job.path),
         "ranks": len(hosts),
         "launcher": launcher,
         "libraries": dict(libraries),
@@ -105,14 +110,21 @@ def record_of(
 ) -> Record:
     """The record of a point as it stands."""
     states = {str(state.get(when, "")) for state in timed.states for when in ("state", "after")} - {"", UNREAD}
-    found = list(oddities(timed.trace, clock.step, clock.overhead)) if timed.trace.count else []
+    depth = timed.depth or 1
+    found = list(oddities(timed.trace, clock.step / depth, clock.overhead / depth)) if timed.trace.count else []
+    if timed.slowed:
+        found.append("throttled")
     if slowest and ranks > 2 and slowest[1] > _LAST_TOO_OFTEN:  # noqa: PLR2004 - of two, one is last
         found.append("one_rank_last")
     if len(states) > 1:
         found.append("state_changed")
     if job.launches > 1:
         found.append("resumed")
-    how = dict(timed.call.how) | {"visits": timed.visits, "depth": timed.depth or 1, "seconds": timed.measured}
+    how = dict(timed.call.how) | {"visits": timed.visits, "depth": depth, "seconds": timed.measured}
+    if timed.hertz:
+        how["device_hertz"] = float(np.median(timed.hertz))
+    if timed.discarded:
+        how["discarded_chunks"] = timed.discarded
     return Record(
         point=timed.point,
         run=job.run,
@@ -129,6 +141,11 @@ def record_of(
         how=how,
         histogram=timed.histogram.to_json() if timed.trace.count and "partial" not in flags else None,
     )
+
+
+def refusal_of(job: Job, point: Point, reason: str) -> Record:
+    """The record of a point that could not be tried."""
+    return Record(point=point, run=job.run, launch=job.launch, status="failed", reason=reason)
 
 
 def end_line(job: Job, fault: Fault | None, failed_points: str = "") -> dict[str, Any]:
@@ -149,7 +166,7 @@ def end_line(job: Job, fault: Fault | None, failed_points: str = "") -> dict[str
 def _seconds(timed: Timed, clock: Calibration) -> Seconds:
     values = timed.trace.values
     known = precision_of(values)
-    low, high = known.interval(clock.step)
+    low, high = known.interval(clock.step / (timed.depth or 1))
     p5, p25, p75, p95, p99 = (float(q) for q in np.quantile(values, (0.05, 0.25, 0.75, 0.95, 0.99)))
     return Seconds(
         median=known.median, low=low, high=high, p5=p5, p25=p25, p75=p75, p95=p95, p99=p99,

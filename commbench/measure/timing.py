@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,6 +30,8 @@ _WARM_SECONDS = 5e-3
 _WARM_CALLS = 10
 _DEEPEST = 64
 _EXPECTED_TIMES = 20
+_MOST_DISCARDED = 10  # a device that never recovers is measured as it is, and flagged
+_COOLING_SECONDS = 0.05
 
 
 @dataclass(slots=True)
@@ -37,22 +40,31 @@ class Timed:
 
     Attributes:
         call: the collective with its buffers.
-        depth: calls back to back in a sample of mode "pipe"; 0 until it is known.
+        depth: calls in a sample: back to back in modes "pipe" and "graph", and in "sync" where the clock is too
+            coarse for one call; 0 until it is known.
         lap: seconds one sample takes with everything around it, the last estimate.
+        typical: seconds of one call alone, the last estimate.
         last: how often this rank alone was the last one.
         measured: seconds spent in recorded chunks.
         visits: how often the sweep came by.
         visit: the samples of the last visit alone.
+        discarded: chunks in which a device protected itself, not counted.
+        slowed: one was counted all the same, since that device did not recover.
+        hertz: the device's clock after each chunk, as far as it tells.
     """
 
     point: Point
     call: Call
     depth: int = 0
     lap: float = 0.0
+    typical: float = 0.0
     last: int = 0
     measured: float = 0.0
     visits: int = 0
     visit: Trace = field(default_factory=Trace)
+    discarded: int = 0
+    slowed: bool = False
+    hertz: list[float] = field(default_factory=list)
     trace: Trace = field(default_factory=Trace)
     histogram: LogHistogram = field(default_factory=LogHistogram)
     states: list[dict[str, Any]] = field(default_factory=list)
@@ -102,8 +114,17 @@ class TimeLoop:
     def _chunk(self, timed: Timed, size: int, lead: int) -> None:
         start = self._backend.now()
         out = self._run(timed, size, lead)
-        slowest = self._control.maximum(out)
-        timed.last += self._times_last(out, slowest)
+        health = self._backend.health()
+        # One more value travels with the times: whether any rank's device was held down.
+        slowest, slowed = np.split(self._control.maximum(np.append(out, bool(health.slowed))), [size])
+        if health.hertz is not None:
+            timed.hertz.append(health.hertz)
+        if slowed[0] and timed.discarded < _MOST_DISCARDED:
+            timed.discarded += 1
+            time.sleep(_COOLING_SECONDS)
+            return
+        timed.slowed |= bool(slowed[0])
+        timed.last += self._times_last(timed, out, slowest)
         if self._leads:
             spent = self._backend.now() - start
             timed.measured += spent
@@ -115,10 +136,12 @@ class TimeLoop:
     def _run(self, timed: Timed, size: int, lead: int) -> Samples:
         self._slot.set("timing", label(timed.point), self._allowance(timed, size))
         out = np.empty(size)
-        if timed.point.mode == "pipe" and timed.depth:
+        if not timed.depth or timed.point.mode == "sync":
+            timed.call.sync(out, lead, timed.depth or 1)
+        elif timed.point.mode == "pipe":
             timed.call.pipe(timed.depth, out, lead)
         else:
-            timed.call.sync(out, lead)
+            timed.call.graph(timed.depth, out, lead)
         self._slot.set("waiting for the others after", label(timed.point), self._allowance(timed, size))
         return out
 
@@ -133,14 +156,16 @@ class TimeLoop:
         done, spent, calls = 0, 0.0, self._more_warm_up(timed, seconds, 0, 0.0)
         while calls:
             start = self._backend.now()
-            self._control.maximum(self._run(timed, calls, 0))
+            timed.typical = float(np.median(self._control.maximum(self._run(timed, calls, 0))))
             spent += self._backend.now() - start
             done += calls
             calls = self._more_warm_up(timed, seconds, done, spent)
         if self._leads and done:
             timed.lap = max(spent / done, timed.lap / 2)
-        if timed.point.mode == "pipe" and not timed.depth:
-            timed.depth = int(self._control.broadcast(pipe_depth(timed.lap)))
+        if not timed.depth:
+            wanted = _CHUNK_SECONDS if timed.point.mode != "sync" else self._clock.shortest
+            call = timed.lap if timed.point.mode != "sync" else timed.typical
+            timed.depth = int(self._control.broadcast(depth_for(wanted, call)))
             timed.lap *= timed.depth
 
     def _more_warm_up(self, timed: Timed, seconds: float, done: int, spent: float) -> int:
@@ -158,12 +183,12 @@ class TimeLoop:
             calls = min(max(min(wanted, int(seconds / 2 / lap)) - done, 0), _MOST)
         return int(self._control.broadcast(calls))
 
-    def _times_last(self, own: Samples, slowest: Samples) -> int:
+    def _times_last(self, timed: Timed, own: Samples, slowest: Samples) -> int:
         """In how many samples this rank alone was last, within one clock step; ties count for nobody."""
         world = self._control.world
         if world.size == 1:
             return 0
-        late = own >= slowest - self._clock.step
+        late = own >= slowest - self._clock.step / timed.depth
         ends = np.concatenate([late * (world.rank + 1.0), late * float(world.size - world.rank)])
         highest, lowest = np.split(self._control.maximum(ends), 2)
         alone = late & (highest == world.rank + 1) & (lowest == world.size - world.rank)
@@ -186,9 +211,9 @@ def chunk_size(lap: float, left: float, *, first: bool) -> int:
     return size if fits >= size else fits if lap > _LONG_LAP else 0
 
 
-def pipe_depth(lap: float) -> int:
-    """Calls back to back in one sample: 1 ms of them, 1 to 64."""
-    return min(max(math.ceil(_CHUNK_SECONDS / max(lap, 1e-9)), 1), _DEEPEST)
+def depth_for(seconds: float, call: float) -> int:
+    """Calls in one sample, 1 to 64, so that it lasts `seconds`; `call` is what one takes."""
+    return min(max(math.ceil(seconds / max(call, 1e-9)), 1), _DEEPEST)
 
 
 @contextmanager

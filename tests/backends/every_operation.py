@@ -61,7 +61,7 @@ def main() -> None:
     assert world is not None
     sweep = Sweep(ops=("allreduce",), backend=backend_name, loop=loop, init_timeout=60)
     control = open_control(about(backend_name).control, world, "single", 60, "contract")
-    backend = open_backend(sweep, world, 1, _ROTATED_CACHE)
+    backend = open_backend(sweep, world, control, 1, _ROTATED_CACHE)
     everything = list(points(backend_name, world.size))
     backend.reserve(everything)
     wrong: list[str] = []

@@ -11,7 +11,7 @@ import pytest
 
 from commbench.cli import run
 from commbench.jobs import launch, plan
-from commbench.jobs.probe import Absent
+from commbench.jobs.probe import Absent, Torch
 
 EMULATED = ("--backend", "emulated", "--ranks", "2")
 GLOO = ("--backend", "gloo", "--ranks", "2")
@@ -57,7 +57,11 @@ USAGE = [
     (("--op", "MAX"), "--op is the collective, 'max' is a reduction", "use --redop max"),
     ((*OP, "--redop", "mean"), "--redop: unknown reduction 'mean'", "one of: sum, prod, min, max, avg"),
     ((*OP, "-d", "float80"), "--dtype: unknown type 'float80'", "one of: float32, float64, float16, bfloat16, int8"),
-    ((*OP, "--backend", "magic"), "--backend: unknown back end 'magic'", "one of: auto, mpi, gloo, emulated"),
+    (
+        (*OP, "--backend", "magic"),
+        "--backend: unknown back end 'magic'",
+        "one of: auto, nccl, torch-nccl, mpi, gloo, emulated",
+    ),
     ((*OP, *EMULATED, "--in-place", "maybe"), "--in-place: unknown 'maybe'", "no, yes or both"),
     ((*OP, *GLOO, "--in-place", "no"), "--in-place no: gloo has allreduce in place only", "leave --in-place out"),
     ((*OP, *GLOO, "-o", "avg", "-d", "int32"), "gloo has no allreduce with avg of int32", "it has float32, float64"),
@@ -84,7 +88,7 @@ USAGE = [
     ((*OP, "-f", "1.0001"), "the sweep has more than 4096 sizes", "raise -f or -i"),
     ((*OP, "-i", "0"), "--step-bytes 0 would never reach --max-bytes", "use -i 1M, or -f 2 for a factor"),
     # how
-    ((*OP, "--mode", "fast"), "--mode: 'fast' is not known", "one of: sync, pipe, or both: sync,pipe"),
+    ((*OP, "--mode", "fast"), "--mode: 'fast' is not known", "one of: sync, pipe, graph, or several: sync,pipe"),
     ((*OP, "--cache", "cold"), "--cache: unknown 'cold'", "one of: hot, rotated"),
     ((*OP, "--loop", "c"), "--loop: unknown 'c'", "one of: auto, compiled, python"),
     ((*OP, "--precision", "0"), "--precision 0: between 0% and 100%", "use --precision 2%"),
@@ -110,7 +114,7 @@ USAGE = [
     ((*OP, "--output", "a", "--resume", "b"), "--output and --resume name two files", "give one of them"),
     # letters of nccl-tests, and what does not exist
     ((*OP, "-R"), "-R: registered buffers are not built yet", "leave -R out"),
-    ((*OP, "-G"), "-G: CUDA graphs come with the GPU back ends", "use --mode sync or --mode pipe"),
+    ((*OP, "-G"), "-G: CUDA graphs are a mode here", "use --mode graph"),
     ((*OP, "--no-such-flag"), "No such option", "commbench sweep --help"),
     ((*OP, "--expect", "allreduce@1G busbw>=440GB/s"), "No such option", "commbench sweep --help"),
     ((*OP, "file.jsonl"), "Got unexpected extra argument", "commbench sweep --help"),
@@ -233,7 +237,8 @@ def test_a_gpu_is_not_measured_as_if_it_were_the_host(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "visible_gpus", lambda: ["NVIDIA H200"] * 2)
+    monkeypatch.setattr(plan, "probe_torch", lambda: Torch("2.13.0", gloo=True, cuda=None))
     code, said, advice = refusal(capsys, *OP)
     assert code == 1
-    assert said.startswith("2 GPUs are here")
-    assert "--backend mpi or --backend gloo" in advice
+    assert said.startswith("2 GPUs here, but neither CuPy nor a torch for CUDA")
+    assert "--device cpu measures the host" in advice

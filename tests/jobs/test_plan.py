@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from commbench.backends import about
 from commbench.backends.base import World
 from commbench.errors import UnavailableError, UsageError
 from commbench.jobs import plan as planning
 from commbench.jobs.plan import default_output, expectation, plan, plan_as_rank
-from commbench.jobs.probe import Absent, Mpi
+from commbench.jobs.probe import Absent, Mpi, Torch
 from commbench.spec import Sweep
 
 MPICH = Mpi("MPICH 5.0.2", "MPICH", "/lib/libmpi.so", "4.1", True, "/bin/mpiexec", "MPICH")
@@ -25,6 +26,7 @@ class Machine:
     def __init__(self) -> None:
         self.mpi: Mpi | Absent = MPICH
         self.modules = {"mpi4py", "torch"}
+        self.torch = Torch("2.13.0", gloo=True, cuda=None)
         self.gpus: list[str] = []
         self.cores = 4
         self.memory: int | None = 64 << 30
@@ -39,6 +41,7 @@ class Machine:
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     one = Machine()
     monkeypatch.setattr(planning, "probe_mpi", one.probe_mpi)
+    monkeypatch.setattr(planning, "probe_torch", lambda: one.torch)
     monkeypatch.setattr(planning, "visible_gpus", lambda: one.gpus)
     monkeypatch.setattr(planning, "usable_cores", lambda: one.cores)
     monkeypatch.setattr(planning, "available_memory_bytes", lambda: one.memory)
@@ -81,9 +84,41 @@ def test_auto_without_any_back_end_says_why_and_how_to_get_one(machine: Machine)
 def test_a_host_curve_on_a_machine_with_gpus_is_by_request_only(machine: Machine) -> None:
     machine.gpus = ["H100", "H100"]
 
-    with pytest.raises(UnavailableError, match="2 GPUs are here"):
+    with pytest.raises(UnavailableError, match="2 GPUs here, but neither CuPy nor a torch for CUDA"):
         plan(sweep_of(), launcher=None)
     assert plan(sweep_of("mpi"), launcher=None).sweep.backend == "mpi"
+    assert plan(sweep_of(device="cpu"), launcher=None).sweep.backend == "mpi"
+
+
+def test_on_gpus_auto_takes_nccl_else_nccl_through_a_torch_built_for_cuda(machine: Machine) -> None:
+    machine.gpus, machine.modules = ["H100"] * 4, {"mpi4py", "torch", "cupy"}
+    found = plan(sweep_of(), launcher=None)
+    assert (found.sweep.backend, found.sweep.device, found.sweep.ranks) == ("nccl", "cuda", 4)
+
+    machine.modules, machine.torch = {"mpi4py", "torch"}, Torch("2.13.0", gloo=True, cuda="13.0")
+    assert plan(sweep_of(), launcher=None).sweep.backend == "torch-nccl"
+
+
+def test_what_is_usual_on_gpus_holds_where_nothing_else_was_asked(machine: Machine) -> None:
+    machine.gpus, machine.modules = ["H100"] * 2, {"cupy"}
+    usual = plan(sweep_of(), launcher=None, given=frozenset()).sweep
+    assert (usual.modes, usual.cache, usual.max_bytes) == (("pipe",), "rotated", 1 << 30)
+
+    asked = plan(sweep_of(max_bytes=64), launcher=None, given=frozenset({"modes", "max_bytes"})).sweep
+    assert (asked.modes, asked.cache, asked.max_bytes) == (("sync",), "rotated", 64)
+    host = plan(sweep_of("emulated"), launcher=None, given=frozenset()).sweep
+    assert (host.device, host.modes, host.cache, host.max_bytes) == ("cpu", ("sync",), "hot", 64 << 20)
+
+
+def test_more_ranks_than_gpus_are_refused_with_their_number(machine: Machine) -> None:
+    machine.gpus, machine.modules = ["H100"] * 2, {"cupy"}
+    with pytest.raises(UsageError, match="--ranks 4: there are only 2 GPUs") as caught:
+        plan(sweep_of(ranks=4), launcher=None)
+    assert caught.value.hint.startswith("use --ranks 2; --allow-shared-gpu")
+
+    shared = plan(sweep_of(ranks=4, allow_shared_gpu=True), launcher=None).sweep
+    points, _ = shared.points(4, about("nccl").capabilities)
+    assert {point.path for point in points} == {"same-gpu"}
 
 
 def test_a_back_end_that_was_asked_for_and_is_not_here_is_refused_with_its_install_line(machine: Machine) -> None:

@@ -50,7 +50,7 @@ def build(job: Job, lines: Lines) -> Engine:
         lines.append(json.loads(dump_line(line)))
 
     control = SocketControl(ALONE, 1, "")
-    backend = open_backend(job.sweep, ALONE, job.run, 0)
+    backend = open_backend(job.sweep, ALONE, control, job.run, 0)
     return Engine(job, backend, control, Slot(Doing("starting")), Closing(job, emit))
 
 

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commbench.backends.base import Calibration, Mismatch, World
+from commbench.backends.base import Calibration, HostBackend, Mismatch, World
 from commbench.measure.control import SocketControl
 from commbench.measure.liveness import Doing, Slot
-from commbench.measure.timing import Timed, TimeLoop, chunk_size, label, pipe_depth
-from commbench.spec import Sweep
+from commbench.measure.timing import Timed, TimeLoop, chunk_size, depth_for, label
+from commbench.spec import Point, Sweep
 from commbench.stats import Samples
 
 
-class Machine:
+class Machine(HostBackend):
     """A back end and its call at once: every call takes `lap` seconds of its clock, and is written down."""
 
     how: Mapping[str, Any] = {}
@@ -37,8 +37,8 @@ class Machine:
     def settle(self) -> None:
         self.said.append(("settle",))
 
-    def sync(self, out: Samples, lead: int) -> None:
-        self._time("sync", 1, out, lead)
+    def sync(self, out: Samples, lead: int, batch: int = 1) -> None:
+        self._time("sync", batch, out, lead)
 
     def pipe(self, depth: int, out: Samples, lead: int) -> None:
         self._time("pipe", depth, out, lead)
@@ -51,6 +51,7 @@ class Machine:
         self.clock += self.lap * depth * (len(out) + lead)
 
     # What the time loop never asks of them:
+    def graph(self, depth: int, out: Samples, lead: int) -> None: ...
     def refill(self) -> None: ...
     def once(self) -> None: ...
     def check(self) -> Mismatch | None: ...
@@ -124,7 +125,7 @@ def test_the_end_of_a_visit_takes_what_fits(lap: float, left: float, first: bool
     ("lap", "depth"), [(1e-6, 64), (1e-5, 64), (5e-5, 20), (3e-4, 4), (1e-3, 1), (1.0, 1), (0.0, 64)]
 )
 def test_a_batch_is_a_millisecond_of_1_to_64_calls(lap: float, depth: int) -> None:
-    assert pipe_depth(lap) == depth
+    assert depth_for(1e-3, lap) == depth
 
 
 # -- warming up --------------------------------------------------------------------------------------------------
@@ -282,7 +283,7 @@ class Meeting:
         return Control()
 
 
-def test_a_rank_was_last_where_it_alone_was_within_a_clock_step_of_the_slowest() -> None:
+def test_a_rank_was_last_where_it_alone_was_within_a_clock_step_of_the_slowest(point: Callable[..., Point]) -> None:
     durations = [
         # rank 2 alone; 0 and 1 tie within the step; 0 alone; all the same
         np.array([1.0, 5.00, 9.0, 2.0]),
@@ -296,7 +297,8 @@ def test_a_rank_was_last_where_it_alone_was_within_a_clock_step_of_the_slowest()
         machine = Machine(1.0)
         sweep = Sweep(ops=("allreduce",), backend="emulated")
         loop = TimeLoop(sweep, machine, meeting.of(rank), machine.slot, Calibration("virtual", 0.1, 0.0))
-        found[rank] = loop._times_last(durations[rank], slowest)
+        call = Timed(point(), machine, depth=1)
+        found[rank] = loop._times_last(call, durations[rank], slowest)
 
     threads = [threading.Thread(target=be, args=(rank,)) for rank in range(3)]
     for thread in threads:

@@ -1,4 +1,4 @@
-"""What every call on host memory shares: its slices of the arena, filling them, and checking the answer."""
+"""What every call shares, on hosts and GPUs: its slices of the arena, filling them, and checking the answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from commbench.spec import Point
 from commbench.stats import Samples
 
 
-class HostCall:
+class BufferedCall:
     """The part of `base.Call` that does not depend on the library.
 
     Attributes:
@@ -34,11 +34,14 @@ class HostCall:
         """Time `len(out)` batches of `depth` calls: what `sync` and `pipe` differ in."""
         raise NotImplementedError
 
-    def sync(self, out: Samples, lead: int) -> None:
-        self.time(out, lead, 1)
+    def sync(self, out: Samples, lead: int, batch: int = 1) -> None:
+        self.time(out, lead, batch)
 
     def pipe(self, depth: int, out: Samples, lead: int) -> None:
         self.time(out, lead, depth)
+
+    def graph(self, depth: int, out: Samples, lead: int) -> None:
+        raise NotImplementedError  # only where a stream can be captured
 
     def once(self) -> None:
         self.time(np.empty(1), 0, 1)
@@ -52,11 +55,11 @@ class HostCall:
     def refill(self) -> None:
         self._checked = self.position % self.layout.slices
         self.view(self._checked, "receive").fill(truth.POISON)
-        truth.fill(self.view(self._checked, "send"), truth.inputs(self.point, self.rank))
+        truth.fill(self.view(self._checked, "send"), truth.inputs(self.point, self.rank), self.arena.load)
 
     def check(self) -> Mismatch | None:
-        answers = truth.answers(self.point, self.rank)
-        wrong = truth.first_difference(self.point, self.view(self._checked, "receive"), answers)
+        answers, received = truth.answers(self.point, self.rank), self.view(self._checked, "receive")
+        wrong = truth.first_difference(self.point, received, answers, self.arena.load)
         return None if wrong is None else Mismatch(self.rank, *wrong)
 
     def settle(self) -> None:

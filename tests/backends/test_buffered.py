@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from commbench.backends.base import Mismatch
+from commbench.backends.buffered import BufferedCall
 from commbench.backends.buffers import Arena, layout_of
-from commbench.backends.host import HostCall
 from commbench.spec import Point
 from commbench.stats import Samples
 
 
-class Copy(HostCall):
+class Copy(BufferedCall):
     """Each call copies the input of its slice to the output, as an all-reduce of one rank does."""
 
     def __init__(self, point: Point, cache_bytes: int = 0) -> None:
@@ -103,6 +103,6 @@ def test_sync_times_single_calls_and_pipe_batches(copy: Copy) -> None:
 )
 def test_of_two_ranks_one_clock_counts(variant: str, rank: int, depth: int, share: float, point: Any) -> None:
     p2p = point(8, op="p2p", redop=None, in_place=False, ranks=2, variant=variant)
-    call = HostCall(Arena(), layout_of(p2p, rank, 0, 1, output_at_own_block=False), p2p, rank)
+    call = BufferedCall(Arena(), layout_of(p2p, rank, 0, 1, output_at_own_block=False), p2p, rank)
 
     assert call.share_of_clock(depth) == share

@@ -87,7 +87,10 @@ def compare(baseline: Results, candidate: Results, session_spread: float = SESSI
     turns = cells.took_turns(baseline) and cells.took_turns(candidate)
     spread = 0.0 if form != "runs" or cells.in_one_session(baseline, candidate) else session_spread
     ours, theirs = cells.measured(baseline, form), cells.measured(candidate, form)
-    return [Comparison(key, ours[key], theirs[key], form, turns, spread) for key in ours if key in theirs]
+    # Of a candidate that crashed, what is missing is the finding.
+    keys = [key for key in ours if key in theirs or _crashes(candidate)]
+    nothing = Measured({})
+    return [Comparison(key, ours[key], theirs.get(key, nothing), form, turns, spread) for key in keys]
 
 
 def undecided(comparison: Comparison, margin: float = gate_rule.MARGIN) -> bool:
@@ -122,6 +125,9 @@ def judge(
         return GateReport("refused", (), tuple(refusals), margin=margin)
     stages = dict.fromkeys(settled, 1)
     curves = tuple(_judge_curve(one, len(found), stages.get(one.key, 2), margin) for one in found)
+    if crashes := _crashes(candidate):
+        hit = Hit("hang", "the launch", None, Ratio(None), text=crashes[0])
+        curves = tuple(replace(one, verdict="regression", hits=(*one.hits, hit), reasons=()) for one in curves)
     spread = next((one.spread for one in found if one.spread), None)
     return GateReport(
         worst(curve.verdict for curve in curves),
@@ -138,6 +144,9 @@ def _refusals(baseline: Results, candidate: Results, found: Sequence[Comparison]
     if launches[0] & launches[1]:
         yield "both files hold the same launches: nothing was measured twice"
         return
+    if crashes := _crashes(baseline):
+        yield f"the baseline is bad: a launch of it failed: {crashes[0]}"
+        return
     if not found:
         a, b = (list(cells.measured(side, "runs")) for side in (baseline, candidate))
         if set(a) & set(b):
@@ -149,6 +158,16 @@ def _refusals(baseline: Results, candidate: Results, found: Sequence[Comparison]
         for change in unlike(baseline, candidate):
             ours, theirs = change.values
             yield f"the two sides ask different questions: {change.fact} is {ours} and {theirs}"
+
+
+def _crashes(side: Results) -> list[str]:
+    """Why launches ended that no record tells of: a rank 0 that died writes none."""
+    told = {record.launch for record in side.records if record.status != "ok"}
+    return [
+        str(end.get("reason") or "no reason given")
+        for end in side.ends
+        if end.get("status") == "failed" and end.get("fault") and end.get("launch") not in told
+    ]
 
 
 def _remarks(baseline: Results, candidate: Results, found: Sequence[Comparison]) -> Iterator[str]:
@@ -175,7 +194,7 @@ def _judge_curve(one: Comparison, curves: int, stage: int, margin: float) -> Cur
             pairs=one.replicates if one.sizes else 0,
             replicates=one.form,
             sizes=len(one.sizes),
-            reasons=(complaint,) if complaint else (),
+            reasons=(complaint,) if complaint and not exact else (),
         )
     return _judge_by_rule(one, curves, stage, margin)
 
@@ -230,7 +249,8 @@ def _complaint(one: Comparison) -> str:
     if len(one.sizes) < FEWEST_SIZES:
         return f"{len(one.sizes)} sizes in common, at least {FEWEST_SIZES} are needed"
     if one.replicates < FEWEST_CELLS:
-        return f"{one.replicates} {one.form}, at least {FEWEST_CELLS} are needed"
+        form = one.form if one.replicates != 1 else one.form.removesuffix("s")
+        return f"{one.replicates} {form}, at least {FEWEST_CELLS} are needed"
     return ""
 
 

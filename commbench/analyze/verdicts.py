@@ -56,6 +56,7 @@ class CurveVerdict:
         smallest_detectable: the ratio from which on a slowdown of any single size would have been seen in four of
             five cases; `typical` at half of the sizes.
         pairs_needed: about how many would decide, None where none would or none are needed.
+        met: limits that were kept.
         reasons: why nothing better can be said.
     """
 
@@ -72,6 +73,7 @@ class CurveVerdict:
     replicates: Form = "pairs"
     sizes: int = 0
     pairs_needed: int | None = None
+    met: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
 
 

@@ -48,7 +48,12 @@ class CommandLine:
 
 
 def command_lines(
-    job: Job, *, launcher: str | None, mpi: Mpi | None, environment: Mapping[str, str] = os.environ
+    job: Job,
+    *,
+    launcher: str | None,
+    mpi: Mpi | None,
+    environment: Mapping[str, str] = os.environ,
+    python: Sequence[str] = (sys.executable,),
 ) -> list[CommandLine]:
     """What to start for `job`: one launcher, or one child a rank.
 
@@ -57,9 +62,11 @@ def command_lines(
         launcher: the user's prefix, as "srun -N2 -n16" or "mpirun -np 16 -H a,b".
         mpi: the MPI in use, for back ends on MPI without a `launcher`.
         environment: of this process. Variables that would make a child take itself for somebody else's rank go.
+        python: the words that start an interpreter, perhaps of another environment or in a container.
     """
-    rank = (sys.executable, "-m", _MODULE, job.encode())
-    clean = {name: value for name, value in environment.items() if name not in RANK_VARIABLES}
+    rank = (*python, "-m", _MODULE, job.encode())
+    # The job's own variables are set in the ranks too, but LD_PRELOAD and launchers look at the process' alone.
+    clean = {name: value for name, value in environment.items() if name not in RANK_VARIABLES} | dict(job.environment)
     if launcher:
         return [CommandLine((*shlex.split(launcher), *rank), clean)]
     count = job.sweep.ranks or 1

@@ -239,7 +239,8 @@ class Engine:
                 timed = self.timed[index]
                 stop = self._stop(timed, deadline)
                 if not problem and not stop:
-                    self.emit(self.record(timed, flags=("partial",)).to_json())
+                    if self._turn is None:  # a pair that is broken off is not compared
+                        self.emit(self.record(timed, flags=("partial",)).to_json())
                     continue
                 active.remove(index)
                 self._finished += 1

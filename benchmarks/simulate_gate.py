@@ -21,7 +21,7 @@ import numpy.typing as npt
 from commbench.analyze import gate_rule
 from commbench.analyze.gate_rule import CONVICT, SUSPECT, Array, Scores
 
-SIZES, PAIRS, FEWEST_LAUNCHES = 25, 5, 5
+SIZES, PAIRS, BY_HAND = 25, 5, 5
 LARGE, ONE = np.arange(SIZES) >= 16, np.arange(SIZES) == 12
 
 
@@ -48,11 +48,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Share:
-    """Shares of repetitions, one row of the table.
-
-    Attributes:
-        worst: the figure that a requirement is about: `regressions` where nothing changed, else what passed.
-    """
+    """Shares of repetitions, one row of the table; no second look where a file cannot ask for one."""
 
     regressions: float
     passes: float
@@ -123,7 +119,7 @@ class Paired:
 
 
 def pairs(world: World, number: int, slowdown: Array) -> Paired:
-    """Pairs of launches; where the sides met different states, a cell is measured again up to twice, then dropped."""
+    """Pairs of launches; cells whose sides met different states are measured again up to twice, then dropped."""
     baseline, candidate = world.launches(number), world.launches(number) + slowdown
     if not world.noise.flips:
         return Paired(candidate - baseline, baseline, candidate)
@@ -133,7 +129,7 @@ def pairs(world: World, number: int, slowdown: Array) -> Paired:
     for _ in range(2):
         again = world.launches(number) + slowdown - world.launches(number)
         met = world.states(number) == world.states(number)
-        ratios = np.where(np.isnan(ratios) & met, again, ratios)
+        ratios = np.where(gate_rule.worth_again(ratios) & met, again, ratios)
     return Paired(ratios, *first)
 
 
@@ -153,7 +149,7 @@ def in_two_looks(ratios: Array, curves: int = 1) -> tuple[npt.NDArray[np.bool_],
 
 def naive(baseline: Array, candidate: Array, percent: float) -> float:
     """Share of repetitions in which the medians of five launches differ by more than `percent` at any size."""
-    middle = [np.median(side[:, :FEWEST_LAUNCHES], axis=1) for side in (baseline, candidate)]
+    middle = [np.median(side[:, :BY_HAND], axis=1) for side in (baseline, candidate)]
     return float(np.mean(np.any(middle[1] - middle[0] > np.log1p(percent / 100), axis=-1)))
 
 
@@ -174,7 +170,11 @@ def whole_gate(noise: Noise, repetitions: int, curves: int = 12) -> Share:
     by_hand = [naive(flat[0], flat[1], percent) for percent in (10, 5)]
     regression, passed, again = found
     return Share(
-        float(regression.any(axis=1).mean()), float(passed.all(axis=1).mean()), float(again.mean()), by_hand[0], by_hand[1]
+        float(regression.any(axis=1).mean()),
+        float(passed.all(axis=1).mean()),
+        float(again.mean()),
+        by_hand[0],
+        by_hand[1],
     )
 
 
@@ -240,7 +240,11 @@ def rows(repetitions: int) -> Iterator[tuple[str, str, Share]]:
         yield "two files, spread ignored", what, two_files(REFERENCE, EFFECTS[what], repetitions, 0.0)
         yield "two files, --session-sd 2 %", what, two_files(REFERENCE, EFFECTS[what], repetitions, 0.02)
         for sessions in (4, 10):
-            yield f"baseline of {sessions} sessions", what, many_sessions(REFERENCE, EFFECTS[what], repetitions, sessions)
+            yield (
+                f"baseline of {sessions} sessions",
+                what,
+                many_sessions(REFERENCE, EFFECTS[what], repetitions, sessions),
+            )
 
 
 HEADER = """# The gate, simulated

@@ -72,13 +72,12 @@ class Comparison:
         return gate_rule.scores_of_sides(baseline, candidate, self.spread, fewest=fewest)
 
     def unmatched(self) -> dict[Replicate, list[Point]]:
-        """Cells of pairs whose sides met no state in common: measured again, they may."""
+        """Cells of pairs to measure again: their sides met no state in common, and their sizes lack too many."""
         grid, pairs = self._ratios
-        lacking = {
-            at: [s for s, cell in zip(self.sizes, row, strict=True) if np.isnan(cell)]
-            for at, row in zip(pairs, grid, strict=True)
-        }
-        return {at: [replace(self.key, bytes=size) for size in sizes] for at, sizes in lacking.items() if sizes}
+        again: dict[Replicate, list[Point]] = {}
+        for row, column in np.argwhere(gate_rule.worth_again(grid)):
+            again.setdefault(pairs[row], []).append(replace(self.key, bytes=self.sizes[column]))
+        return again
 
 
 def compare(baseline: Results, candidate: Results, session_spread: float = SESSION_SPREAD) -> list[Comparison]:

@@ -34,6 +34,7 @@ _Z_CONFIDENCE, _Z_POWER = 1.6449, 0.8416
 _NEIGHBOURS, _NEIGHBOURS_COUNT, _STANDS_OUT = 4, 4.5, 1e-3
 # The bands' variances are drawn to their mean, which weighs as much as this many runs.
 _SHRINKAGE = 4.0
+_MOST_MISSING = 0.2
 # No clock and no machine knows a ratio better than to 0.01 %, whatever repeats exactly.
 _LEAST_VARIANCE = 1e-8
 
@@ -180,6 +181,12 @@ def is_undecided(scores: Scores, margin: float = MARGIN) -> Mask:
     """After a first look: something is suspicious, or not yet known to be unchanged; more pairs are worth it."""
     suspicious = np.any(np.concatenate(hits(scores, SUSPECT), axis=-1), axis=-1)
     return np.asarray(suspicious | ~is_equivalent(scores, margin))
+
+
+def worth_again(ratios: Array) -> Mask:
+    """Which cells of pairs to measure again: the missing ones of sizes that lack more than a fifth of theirs."""
+    missing = np.isnan(ratios)
+    return np.asarray(missing & (missing.mean(axis=-2, keepdims=True) > _MOST_MISSING))
 
 
 def more_pairs(pairs: int, curves: int) -> int:

@@ -169,13 +169,8 @@ def whole_gate(noise: Noise, repetitions: int, curves: int = 12) -> Share:
     flat = [side.reshape(repetitions, side.shape[1], -1) for side in sides]
     by_hand = [naive(flat[0], flat[1], percent) for percent in (10, 5)]
     regression, passed, again = found
-    return Share(
-        float(regression.any(axis=1).mean()),
-        float(passed.all(axis=1).mean()),
-        float(again.mean()),
-        by_hand[0],
-        by_hand[1],
-    )
+    shares = regression.any(axis=1).mean(), passed.all(axis=1).mean(), again.mean()
+    return Share(*map(float, shares), *by_hand)
 
 
 def two_files(noise: Noise, slowdown: Array, repetitions: int, spread: float, launches: int = 5) -> Share:
@@ -249,7 +244,7 @@ def rows(repetitions: int) -> Iterator[tuple[str, str, Share]]:
 
 HEADER = """# The gate, simulated
 
-`python benchmarks/simulate_gate.py --repetitions {repetitions}`, seed 1, the functions of `commbench/analyze/gate_rule.py`.
+`python benchmarks/simulate_gate.py --repetitions {repetitions}`, seed 1; it calls `commbench/analyze/gate_rule.py`.
 
 Curves of {sizes} sizes; log time = session (2 %) + run + within (each normal). "Found" is a regression called: a false
 alarm where nothing changed. "Undecided" exits 4 and asks for more pairs. "Second look": the share of curves that were
@@ -269,8 +264,8 @@ def report(repetitions: int) -> str:
     named, found = found_at_the_smallest_detectable(REFERENCE, repetitions)
     lines += [
         "",
-        f"The smallest slowdown of one size that a report names is {100 * named:.1f} % at the reference noise (half of the",
-        f"reports name less); of slowdowns of just that size {_percent(found)} are found (80 % are meant to be).",
+        f"The smallest slowdown of one size that a report names is {100 * named:.1f} % at the reference noise (half of",
+        f"the reports name less); of slowdowns of just that size {_percent(found)} are found (80 % are meant to be).",
     ]
     return "\n".join(lines) + "\n"
 

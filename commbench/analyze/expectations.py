@@ -80,13 +80,16 @@ def parse_expectation(text: str) -> Expectation:
     operations = parse_operations(match["op"])
     if len(operations) != 1:
         raise UsageError(f"{flag}: one operation a limit", f"one of: {', '.join(OPERATIONS)}")
+    limit = (parse_duration if quantity in _TIMES else parse_rate)(match["limit"], flag)
+    if not limit > 0:
+        raise UsageError(f"{flag}: a limit is more than 0", f"as in {SYNTAX}")
     return Expectation(
         text=" ".join(text.split()),
         op=operations[0],
         size=None if match["size"] is None else parse_size(match["size"], flag),
         keys=tuple(_key(word, flag) for word in match["keys"].split()),
         quantity=quantity,
-        limit=(parse_duration if quantity in _TIMES else parse_rate)(match["limit"], flag),
+        limit=limit,
     )
 
 
@@ -135,7 +138,9 @@ def _judge(limit: Expectation, curve: Curve) -> CurveVerdict:
     except CannotTellError as error:
         return replace(nothing, reasons=(f"{limit.text}: {error.message}",))
     if found is None:
-        return replace(nothing, verdict="inconclusive", reasons=(f"{limit.text}: the sizes do not identify it",))
+        return replace(
+            nothing, verdict="inconclusive", reasons=(f"{limit.text}: it cannot be told from what was measured",)
+        )
     return _held_against(limit, found, sizes, nothing)
 
 
@@ -178,9 +183,11 @@ def _value(limit: Expectation, curve: Curve, point: PointSummary | None) -> _Fou
     median, low, high = point.seconds.median, point.seconds.low, point.seconds.high
     if limit.quantity == "time":
         return _Found(median, low, high)
-    moved = point.point.bytes * (point.point.bus_factor if limit.quantity == "busbw" else 1.0)
-    ends = (None, None) if not low or not high else (moved / high, moved / low)
-    return _Found(moved / median, *ends)
+    rate = point.busbw if limit.quantity == "busbw" else point.algbw
+    if not rate:  # of one rank, no bus moves anything
+        return None
+    moved = rate * median
+    return _Found(rate, moved / high if high else None, moved / low if low else None)
 
 
 def _point(limit: Expectation, curve: Curve) -> PointSummary | None:

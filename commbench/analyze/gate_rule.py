@@ -205,7 +205,7 @@ def detectable(scores: Scores, look: Look, curves: int = 1) -> Array:
     test, plain = scores.sizes, scores.plain_sizes
     by_chance = (stdtrit(test.freedom, 1 - threshold) + _Z_POWER) * np.sqrt(test.variance)
     by_size = np.log1p(CONVICT.floors[2]) + _Z_POWER * np.sqrt(plain.variance)
-    return np.asarray(np.maximum(by_chance, by_size))
+    return np.asarray(np.where(np.isfinite(test.value), np.maximum(by_chance, by_size), np.nan))
 
 
 def pairs_needed(scores: Scores, pairs: int, margin: float = MARGIN) -> Array:

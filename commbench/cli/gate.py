@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from commbench.cli.arguments import AsJson, AsMarkdown
+from commbench.cli.arguments import AsJson, AsMarkdown, Export
 from commbench.errors import UsageError
 from commbench.units import parse_share
 
@@ -60,9 +60,6 @@ OnInconclusive = Annotated[
     str, _option("--on-inconclusive", panel=_TELL, help="fail (exit 4) or pass (exit 0) (fail).", metavar="WHAT")
 ]
 Junit = Annotated[Path | None, _option("--junit", panel=_TELL, help="Write a JUnit report here.", metavar="FILE")]
-Export = Annotated[
-    str | None, _option("--export", panel=_TELL, help="github-action-benchmark or bencher.", metavar="FORMAT")
-]
 
 
 def gate(
@@ -84,8 +81,8 @@ def gate(
         commbench gate new.jsonl --expect 'allreduce@1G busbw>=440GB/s' --expect 'allreduce alpha<=12us'
 
     A stored baseline costs: measured on another day or in another job, machines differ by some per cent as a whole.
-    Hand-written rules then raise a false alarm in 9 to 17 % of the cases; this one allows for the spread between
-    sessions, and so often cannot tell. Five pairs in one job are wrong in less than 1 %.
+    Rules that ignore it raise a false alarm in 9 to 17 % of the cases; this one allows for the spread between
+    sessions, and so often cannot tell. Pairs in one job are wrong in less than 1 %.
     """
     from commbench.cli.gating import Telling, check_limits, judge_files, tell
 

@@ -44,6 +44,7 @@ _NOT_OF_A_SIDE = {
     "quick": "a gate's length is --pairs and --total-budget, not --quick",
     "append": "a gate writes files of its own, without --append",
     "resume": "a gate is started anew, without --resume",
+    "expect": "--expect judges one measurement: commbench sweep --expect, or gate RESULTS --expect",
 }
 
 

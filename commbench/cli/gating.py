@@ -17,14 +17,12 @@ from commbench.analyze.verdicts import GateReport
 from commbench.cli.reading import print_json, read, warn
 from commbench.errors import ResultsError, UsageError
 from commbench.report.console import console
-from commbench.report.exports import export, series_of_verdict
-from commbench.report.gate import gate_view
+from commbench.report.exports import exported, series_of_verdict
+from commbench.report.gate import EXIT_CODES, gate_view
 from commbench.report.gate_ci import github_annotations, junit
 from commbench.report.gate_document import gate_document
 from commbench.report.gate_markdown import gate_markdown
 from commbench.results import load
-
-_EXIT_CODES = {"pass": 0, "regression": 3, "inconclusive": 4, "refused": 4}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +44,13 @@ class Telling:
                 "leave one out: `commbench gate FILE-a FILE-b` tells the same verdict again, in any form",
             )
         if self.export:
-            export([], self.export)
+            exported([], self.export)
 
 
 def exit_code(report: GateReport, telling: Telling) -> int:
     if report.verdict == "inconclusive" and telling.inconclusive_passes:
         return 0
-    return _EXIT_CODES[report.verdict]
+    return EXIT_CODES[report.verdict]
 
 
 def tell(report: GateReport, telling: Telling, files: Sequence[Path] = ()) -> int:
@@ -67,7 +65,7 @@ def tell(report: GateReport, telling: Telling, files: Sequence[Path] = ()) -> in
     if telling.as_json:
         print_json(gate_document(report, code))
     elif telling.export:
-        print_json(export(series_of_verdict(report), telling.export))
+        print_json(exported(series_of_verdict(report), telling.export))
     elif telling.as_markdown:
         typer.echo(gate_markdown(report))
     else:

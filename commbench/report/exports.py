@@ -72,7 +72,7 @@ def series_of_verdict(report: GateReport) -> list[Series]:
     return found
 
 
-def export(series: Sequence[Series], form: str) -> Any:
+def exported(series: Sequence[Series], form: str) -> Any:
     """The JSON value of one of `FORMATS`.
 
     Raises:

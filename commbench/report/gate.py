@@ -18,6 +18,7 @@ HEADLINES: dict[Verdict, str] = {
     "inconclusive": "cannot tell",
     "refused": "refused",
 }
+EXIT_CODES: dict[Verdict, int] = {"pass": 0, "regression": 3, "inconclusive": 4, "refused": 4}
 _STYLES: dict[Verdict, str] = {
     "pass": "bold green",
     "regression": "bold red",

@@ -56,9 +56,9 @@ def gate_view(report: GateReport) -> Group:
 def headline(report: GateReport) -> str:
     """The verdict, and over how many curves: "REGRESSION in 1 of 3 curves"."""
     count = len(report.curves)
-    if not count:
-        return HEADLINES[report.verdict]
     concerned = sum(curve.verdict == report.verdict for curve in report.curves)
+    if not concerned:
+        return HEADLINES[report.verdict]
     of = f"{count} curve{'s' * (count > 1)}"
     return f"{HEADLINES[report.verdict]} in {of if concerned == count else f'{concerned} of {of}'}"
 

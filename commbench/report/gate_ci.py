@@ -7,6 +7,7 @@ from xml.etree import ElementTree as ET
 
 from commbench.analyze.verdicts import CurveVerdict, GateReport
 from commbench.report.gate import HEADLINES, curve_lines, curve_name, headline, hit_words, report_lines
+from commbench.report.text import clean
 
 
 def junit(report: GateReport) -> str:
@@ -40,7 +41,7 @@ def github_annotations(report: GateReport) -> Iterator[str]:
         kind = "error" if curve.verdict == "regression" else "warning"
         yield _command(kind, f"commbench gate: {HEADLINES[curve.verdict]}", f"{curve_name(curve)}: {_message(curve)}")
     if not report.curves:
-        yield _command("warning", f"commbench gate: {headline(report)}", "; ".join(report.reasons))
+        yield _command("warning", f"commbench gate: {headline(report)}", "; ".join(text for _, text in report_lines(report)))
 
 
 def _case(curve: CurveVerdict) -> ET.Element:
@@ -62,7 +63,8 @@ def _refused(report: GateReport) -> ET.Element:
 
 
 def _message(curve: CurveVerdict) -> str:
-    return "; ".join(map(hit_words, curve.hits)) or "; ".join(curve.reasons) or HEADLINES[curve.verdict]
+    parts = list(map(hit_words, curve.hits)) or [clean(reason, 400) for reason in curve.reasons]
+    return "; ".join(parts) or HEADLINES[curve.verdict]
 
 
 def _command(kind: str, title: str, message: str) -> str:

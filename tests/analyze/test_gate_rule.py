@@ -213,7 +213,7 @@ def test_nothing_at_all_is_no_pass() -> None:
 
 
 def test_the_pairs_needed_are_those_of_the_formula() -> None:
-    """k = ((z_.95 + z_.80) sd / log 1.05)^2 with sd of the level and of the bands, whichever is largest."""
+    """That is k = ((z_.95 + z_.80) sd / log 1.05)^2 with sd of the level and of the bands, whichever is largest."""
     ratios = noisy(6, run=0.05, within=0.0)
     ratios -= ratios.mean(axis=0)
     sd = ratios[:, 0].std(ddof=1)

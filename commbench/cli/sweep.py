@@ -231,6 +231,12 @@ Force = Annotated[bool, _option("--force", panel=_OUTPUT, help="Overwrite an exi
 AsJson = Annotated[bool, _option("--json", panel=_OUTPUT, help="One JSON document instead of tables.", metavar="")]
 NoPlot = Annotated[bool, _option("--no-plot", panel=_OUTPUT, help="Draw nothing.", metavar="")]
 Quick = Annotated[bool, _option("--quick", panel=_TIMING, help="One run, 10 s, ±5%: a first look.", metavar="")]
+Expect = Annotated[
+    list[str] | None,
+    _option(
+        "--expect", panel=_OUTPUT, help="A limit: 'allreduce@1G busbw>=440GB/s'; exit 3 when missed.", metavar="LIMIT"
+    ),
+]
 Registered = Annotated[bool, typer.Option("-R", hidden=True, callback=_REGISTERED)]
 Graph = Annotated[bool, typer.Option("-G", hidden=True, callback=_GRAPH)]
 
@@ -248,14 +254,16 @@ def sweep(
     seed: Seed = None, loop: Loop = None, quick: Quick = False,
     timeout: Timeout = None, init_timeout: InitTimeout = None, on_hang: OnHang = None,
     output: OutputFile = None, append: Append = None, resume: Resume = None, force: Force = False,
-    as_json: AsJson = False, no_plot: NoPlot = False, _registered: Registered = False, _graph: Graph = False,
-) -> None:  # fmt: skip
+    as_json: AsJson = False, no_plot: NoPlot = False, expect: Expect = None,
+    _registered: Registered = False, _graph: Graph = False,
+) -> int:  # fmt: skip
     """Measure collectives over message sizes, check the answers, fit alpha + D/B, write results and plots.
 
     Alone it starts its own ranks. Under mpirun, torchrun or srun it is one of theirs, for one run.
     Example: `commbench sweep --op allreduce,alltoall -e 16M --ranks 2`
     """
     given = {name: value for name, value in locals().items() if value is not None}
+    from commbench.analyze.expectations import parse_expectation
     from commbench.cli.measuring import Output, measure
 
     for name in (
@@ -267,11 +275,13 @@ def sweep(
         "force",
         "as_json",
         "no_plot",
+        "expect",
         "_registered",
         "_graph",
     ):
         given.pop(name, None)
     if quick:
         given = {"runs": 1, "total_budget": 10.0, "precision": 0.05} | given
-    where = Output(file=output, append=append, resume=resume, force=force, as_json=as_json, plot=not no_plot)
-    measure(given, where, launcher)
+    limits = tuple(map(parse_expectation, expect or ()))
+    where = Output(output, append, resume, force=force, as_json=as_json, plot=not no_plot, limits=limits)
+    return measure(given, where, launcher)

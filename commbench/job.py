@@ -27,6 +27,8 @@ class Job:
         only: the points to measure when the run goes on from an earlier launch; None for all.
         expect: facts that an earlier launch recorded and this one must share, or it is refused.
         command: the user's command line, for the record.
+        pair, side: of a gate: which pair of launches this is one of, and which of the two ("a" or "b").
+        visits: every point gets exactly so many, and rank 0 asks the parent before each: two launches take turns.
     """
 
     sweep: Sweep
@@ -40,6 +42,9 @@ class Job:
     only: tuple[Point, ...] | None = None
     expect: Mapping[str, Any] = field(default_factory=dict)
     command: tuple[str, ...] = ()
+    pair: int | None = None
+    side: str = ""
+    visits: int | None = None
 
     def encode(self) -> str:
         """One word without blanks, quotes or shell characters: it survives ssh, srun and nested shells."""

@@ -12,6 +12,9 @@ from commbench.spec import Point
 Status = Literal["ok", "failed", "hung"]
 Check = Literal["ok", "wrong", "skipped"]
 
+UNREAD = "unread"
+"""The state of cores where a probe failed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seconds:
@@ -41,7 +44,9 @@ class Record:
         samples: iterations counted.
         seconds: None when nothing was measured.
         slowest: (rank, share of iterations in which it alone was last), None with one rank.
-        states: the cores' hand-over probe at each visit: [{"seconds": ..., "state": "near"}].
+        states: each visit: the cores' hand-over probe before it ("" where there is none, "unread" when it failed), the
+            state after it, and what the visit alone came to:
+            [{"seconds": 5e-8, "state": "near", "after": "near", "median": 1.2e-6, "samples": 800}].
         proven_path: the interconnect that evidence showed, None when nothing was proven.
         proof: what proved it.
         check: whether the answer was right, before and after timing.

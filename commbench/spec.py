@@ -50,7 +50,7 @@ class Point:
         mode: "sync" (one call at a time, ranks aligned), "pipe" (back to back) or "graph" (a CUDA graph of them).
         cache: "hot" (one buffer) or "rotated" (slices beyond the last-level cache).
         device: where the buffers are, "cpu" or "cuda".
-        variant: what only some operations have, as "imbalance=1.5", "pair=0,3" or "bidirectional".
+        variant: what only some points have, as "imbalance=1.5", "pair=0,3", "bidirectional" or "staged".
     """
 
     op: str
@@ -185,6 +185,7 @@ class Sweep:
     on_hang: str = "stop"
     nccl_lib: str = ""
     allow_shared_gpu: bool = False
+    staged: bool = False
     thread_level: str = "single"
     loop: str = "auto"
     emulate: str = ""
@@ -333,12 +334,14 @@ class Sweep:
         return [(way, f"pair={pair}{both}") for way, _, pair in routes]
 
     def _variant(self, name: str, ranks: int) -> str:
+        words = []
         if name == "alltoallv":
-            return f"imbalance={self.imbalance:g}"
+            words.append(f"imbalance={self.imbalance:g}")
         if name == "p2p":
             pair = self.pair or (0, ranks - 1)
-            return f"pair={pair[0]},{pair[1]}" + (";bidirectional" if self.bidirectional else "")
-        return ""
+            words.append(f"pair={pair[0]},{pair[1]}")
+            words += ["bidirectional"] if self.bidirectional else []
+        return ";".join([*words, "staged"] if self.staged else words)
 
     def _forms(self, name: str, able: Capabilities) -> tuple[bool, ...]:
         forms = able.forms[name]
@@ -391,6 +394,15 @@ class Sweep:
         if self.device and self.device not in able.devices:
             raise UsageError(
                 f"--device {self.device}: {self.backend} works on {', '.join(able.devices)}", "leave --device out"
+            )
+        if self.staged and (self.backend, self.device) != ("mpi", "cuda"):
+            raise UsageError(
+                "--staged copies GPU memory through the host around MPI", "add --backend mpi --device cuda"
+            )
+        if self.staged and name == "p2p" and "pipe" in self.modes:
+            raise UsageError(
+                "--staged: a p2p message waits for its copies, so --mode pipe has nothing back to back",
+                "add --mode sync, or leave p2p out of --op",
             )
         if not set(self.modes) <= set(able.modes):
             raise UsageError(f"--mode: {self.backend} can do {', '.join(able.modes)}", f"use --mode {able.modes[0]}")

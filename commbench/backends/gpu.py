@@ -174,6 +174,7 @@ class Gpu:
         record, wait = (kernels.address_of(driver, name) for name in ("cuEventRecord", "cuEventSynchronize"))
         self.queue = kernels.Queue(np.array(pairs, dtype=np.int64), self.stream, record, wait)
         self.monitor = Monitor(self.pci)
+        self._graphs: list[int] = []
 
     def _expect(self, code: int, what: str) -> None:
         if code:
@@ -253,7 +254,19 @@ class Gpu:
             code = driver.cuStreamEndCapture(stream, ctypes.byref(graph))
         self._expect(code, "cuStreamEndCapture")
         instantiate = driver.cuGraphInstantiateWithFlags
-        built.append(self._get(instantiate, ctypes.c_void_p, graph, ctypes.c_ulonglong(0)))
+        try:
+            built.append(self._get(instantiate, ctypes.c_void_p, graph, ctypes.c_ulonglong(0)))
+        finally:
+            driver.cuGraphDestroy(graph)
+        self._graphs += built
+
+    def forget_graphs(self) -> None:
+        """Destroy all executable graphs: ncclCommDestroy waits, for ever, until no graph refers to the communicator.
+
+        That is commDestroySync in NCCL's src/init.cc. Nothing may launch them afterwards.
+        """
+        while self._graphs:
+            self.driver.cuGraphExecDestroy(ctypes.c_void_p(self._graphs.pop()))
 
     # -- facts --
 

@@ -100,4 +100,5 @@ class NcclBackend:
         return time.perf_counter()
 
     def close(self) -> None:
+        self.gpu.forget_graphs()
         self.nccl.close()

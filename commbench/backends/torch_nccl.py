@@ -20,7 +20,6 @@ from commbench.backends import kernels, truth
 from commbench.backends.base import Calibration, Call, Exchange, Health, Mismatch, World
 from commbench.backends.buffers import Arena, Layout, layout_of
 from commbench.backends.gpu import Assignment, Gpu, assign, explained
-from commbench.backends.nccl_library import load as load_nccl
 from commbench.backends.nccl_library import loaded
 from commbench.backends.stream import StreamCall
 from commbench.backends.torch_collectives import FORMS, Body, Pair, collective
@@ -54,6 +53,7 @@ class TorchGpu(Gpu):
         torch.cuda.set_device(assignment.index)
         torch.zeros(1, device="cuda")  # creates the context and makes it current, which the driver needs
         self._torch_stream = torch.cuda.Stream()
+        self._torch_graphs: list[Any] = []
         super().__init__(assignment, int(self._torch_stream.cuda_stream))
 
     @contextmanager
@@ -65,10 +65,15 @@ class TorchGpu(Gpu):
     def captured(self, body: Body, depth: int) -> Any:
         """The function that launches `depth` calls as one graph."""
         graph = self.torch.cuda.CUDAGraph()
+        self._torch_graphs.append(graph)
         with self.torch.cuda.graph(graph, stream=self._torch_stream, capture_error_mode="thread_local"):
             for position in range(depth):
                 body[0](position)
         return graph.replay
+
+    def forget_graphs(self) -> None:
+        while self._torch_graphs:
+            self._torch_graphs.pop().reset()
 
 
 class TorchNcclBackend:
@@ -77,8 +82,6 @@ class TorchNcclBackend:
     notes: Sequence[str] = ()
 
     def __init__(self, world: World, sweep: Sweep, exchange: Exchange) -> None:
-        if sweep.nccl_lib:
-            load_nccl(sweep.nccl_lib)  # before torch loads its own
         self.rank = world.rank
         self.dist = start(world, sweep.init_timeout)
         import torch  # noqa: PLC0415
@@ -155,6 +158,7 @@ class TorchNcclBackend:
         return time.perf_counter()
 
     def close(self) -> None:
+        self.gpu.forget_graphs()
         self.dist.destroy_process_group()
 
     def enqueue(self, program: Body, host: Samples, lead: int, depth: int, *, align: bool, position: int = 0) -> int:

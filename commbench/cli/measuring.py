@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from commbench.analyze.datasets import curves_of, datasets
+from commbench.analyze.expectations import Expectation, check
 from commbench.analyze.fit import fit_curves
 from commbench.analyze.pairs import curves_alone
 from commbench.backends import about
@@ -24,6 +25,8 @@ from commbench.measure.guard import stand_guard
 from commbench.measure.ranks import from_environment
 from commbench.report.console import console
 from commbench.report.documents import fit_document, show_document
+from commbench.report.gate import EXIT_CODES, gate_view
+from commbench.report.gate_document import gate_document
 from commbench.report.live import LogView, TerminalView
 from commbench.report.tables import dataset_views
 from commbench.report.text import clean
@@ -41,6 +44,7 @@ class Output:
     force: bool
     as_json: bool
     plot: bool
+    limits: tuple[Expectation, ...] = ()
 
     def __post_init__(self) -> None:
         named = [
@@ -52,15 +56,18 @@ class Output:
             raise UsageError(f"{' and '.join(named)} name two files", "give one of them")
 
 
-def measure(given: Mapping[str, Any], output: Output, launcher: str | None) -> None:
-    """Run the sweep that `given` (fields of Sweep) asks for, as a parent or as a rank of somebody's launcher."""
+def measure(given: Mapping[str, Any], output: Output, launcher: str | None) -> int:
+    """Run the sweep that `given` (fields of Sweep) asks for, as a parent or as a rank of somebody's launcher.
+
+    Returns:
+        The exit code: 0, or what the limits come to.
+    """
     world = None if launcher else from_environment()
     before = load(output.resume) if output.resume else None
     asked, named = _asked(given, before, world), None if before else frozenset(given)
     if world is not None:
-        _measure_as_rank(asked, world, output, named)
-    else:
-        _measure_as_parent(asked, output, launcher, before, named)
+        return _measure_as_rank(asked, world, output, named)
+    return _measure_as_parent(asked, output, launcher, before, named)
 
 
 def _asked(given: Mapping[str, Any], before: Results | None, world: World | None) -> Sweep:
@@ -74,7 +81,7 @@ def _asked(given: Mapping[str, Any], before: Results | None, world: World | None
 
 def _measure_as_parent(
     asked: Sweep, output: Output, launcher: str | None, before: Results | None, named: frozenset[str] | None
-) -> None:
+) -> int:
     settled = plan(asked, launcher=launcher, given=named)
     progress = progress_of(before, settled.sweep) if before else None
     writer, first_run = _open(settled, output)
@@ -93,10 +100,10 @@ def _measure_as_parent(
                 _conclude(writer.path, output)
         raise
     writer.close()
-    _conclude(writer.path, output)
+    return _conclude(writer.path, output)
 
 
-def _measure_as_rank(asked: Sweep, world: World, output: Output, named: frozenset[str] | None) -> None:
+def _measure_as_rank(asked: Sweep, world: World, output: Output, named: frozenset[str] | None) -> int:
     if output.resume:
         raise UsageError("--resume: a rank cannot tell what is missing", "start it once, with --launcher")
     refuse_many_launches(asked, world, this_command())
@@ -116,8 +123,9 @@ def _measure_as_rank(asked: Sweep, world: World, output: Output, named: frozense
     desk = Desk(writer, LogView(first_run, console(stderr=True, plain=True)))
     measure_as_rank(settled.sweep, world, desk, run=first_run, command=this_command(), complain=_complain)
     writer.close()
-    _conclude(writer.path, output, plain=True)
+    code = _conclude(writer.path, output, plain=True)
     desk.raise_problems()
+    return code
 
 
 def _complain(reason: str, hint: str = "") -> None:
@@ -157,15 +165,19 @@ def _announce(settled: Plan, progress: Progress | None, *, plain: bool = False) 
         warn(note, plain=plain)
 
 
-def _conclude(file: Path, output: Output, *, plain: bool = False) -> None:
-    """Tables, fits, plots and file names of what is in the results file; nothing when nothing is."""
+def _conclude(file: Path, output: Output, *, plain: bool = False) -> int:
+    """Tables, fits, plots and file names of what is in the results file, and how it keeps the limits; the exit code."""
     if not file.exists():
-        return
+        return 0
     found = datasets([load(file)])
+    curves = curves_of(found)
+    verdict = check(output.limits, curves) if output.limits else None
+    code = 0 if verdict is None else EXIT_CODES[verdict.verdict]
     if output.as_json:
-        fits, _ = fit_curves(curves_of(found))
-        print_json({"file": str(file), "show": show_document(found), "fit": fit_document(fits)})
-        return
+        fits, _ = fit_curves(curves)
+        document = {"file": str(file), "show": show_document(found), "fit": fit_document(fits)}
+        print_json(document | ({} if verdict is None else {"gate": gate_document(verdict, code)}))
+        return code
     out = console(plain=plain)
     for number, view in enumerate(dataset_views(found)):
         out.print(*([""] if number else []), view, sep="\n")
@@ -176,6 +188,9 @@ def _conclude(file: Path, output: Output, *, plain: bool = False) -> None:
 
         written += [str(picture) for picture in draw(drawn, _beside(file))]
     out.print(f"files   {', '.join(written)}", soft_wrap=True)
+    if verdict is not None:
+        out.print(gate_view(verdict))
+    return code
 
 
 def _beside(file: Path) -> Path:

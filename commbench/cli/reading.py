@@ -48,6 +48,6 @@ def print_views(found: list[Dataset]) -> None:
         out.print(*([""] if number else []), view, sep="\n")
 
 
-def print_json(document: dict[str, Any]) -> None:
+def print_json(document: Any) -> None:
     """One JSON document on stdout."""
     typer.echo(json.dumps(document, indent=2, allow_nan=False))

@@ -120,6 +120,10 @@ AllowSharedGpu = Annotated[
     bool | None,
     _option("--allow-shared-gpu", panel=_RANKS, help="Several ranks on one GPU: answers, no speed.", metavar=""),
 ]
+Staged = Annotated[
+    bool | None,
+    _option("--staged", panel=_WHAT, help="MPI on GPUs: copy through host memory around each call.", metavar=""),
+]
 InPlace = Annotated[str | None, _option("--in-place", panel=_WHAT, help=_IN_PLACE_HELP, metavar="FORM")]
 Imbalance = Annotated[
     float | None,
@@ -227,6 +231,12 @@ Force = Annotated[bool, _option("--force", panel=_OUTPUT, help="Overwrite an exi
 AsJson = Annotated[bool, _option("--json", panel=_OUTPUT, help="One JSON document instead of tables.", metavar="")]
 NoPlot = Annotated[bool, _option("--no-plot", panel=_OUTPUT, help="Draw nothing.", metavar="")]
 Quick = Annotated[bool, _option("--quick", panel=_TIMING, help="One run, 10 s, ±5%: a first look.", metavar="")]
+Expect = Annotated[
+    list[str] | None,
+    _option(
+        "--expect", panel=_OUTPUT, help="A limit: 'allreduce@1G busbw>=440GB/s'; exit 3 when missed.", metavar="LIMIT"
+    ),
+]
 Registered = Annotated[bool, typer.Option("-R", hidden=True, callback=_REGISTERED)]
 Graph = Annotated[bool, typer.Option("-G", hidden=True, callback=_GRAPH)]
 
@@ -235,7 +245,7 @@ def sweep(
     ops: Ops = None, backend: Backend = None, dtype: Dtype = None, redop: Redop = None, root: Root = None,
     in_place: InPlace = None, imbalance: Imbalance = None, pair: Pair = None, paths: Way = None,
     bidirectional: Bidirectional = None,
-    emulate: Emulate = None, device: Device = None, nccl_lib: NcclLib = None,
+    emulate: Emulate = None, device: Device = None, staged: Staged = None, nccl_lib: NcclLib = None,
     min_bytes: MinBytes = None, max_bytes: MaxBytes = None, factor: Factor = None, step_bytes: StepBytes = None,
     ranks: Ranks = None, launcher: Launcher = None, allow_shared_gpu: AllowSharedGpu = None,
     runs: Runs = None, thread_level: ThreadLevel = None,
@@ -244,14 +254,16 @@ def sweep(
     seed: Seed = None, loop: Loop = None, quick: Quick = False,
     timeout: Timeout = None, init_timeout: InitTimeout = None, on_hang: OnHang = None,
     output: OutputFile = None, append: Append = None, resume: Resume = None, force: Force = False,
-    as_json: AsJson = False, no_plot: NoPlot = False, _registered: Registered = False, _graph: Graph = False,
-) -> None:  # fmt: skip
+    as_json: AsJson = False, no_plot: NoPlot = False, expect: Expect = None,
+    _registered: Registered = False, _graph: Graph = False,
+) -> int:  # fmt: skip
     """Measure collectives over message sizes, check the answers, fit alpha + D/B, write results and plots.
 
     Alone it starts its own ranks. Under mpirun, torchrun or srun it is one of theirs, for one run.
     Example: `commbench sweep --op allreduce,alltoall -e 16M --ranks 2`
     """
     given = {name: value for name, value in locals().items() if value is not None}
+    from commbench.analyze.expectations import parse_expectation
     from commbench.cli.measuring import Output, measure
 
     for name in (
@@ -263,11 +275,13 @@ def sweep(
         "force",
         "as_json",
         "no_plot",
+        "expect",
         "_registered",
         "_graph",
     ):
         given.pop(name, None)
     if quick:
         given = {"runs": 1, "total_budget": 10.0, "precision": 0.05} | given
-    where = Output(file=output, append=append, resume=resume, force=force, as_json=as_json, plot=not no_plot)
-    measure(given, where, launcher)
+    limits = tuple(map(parse_expectation, expect or ()))
+    where = Output(output, append, resume, force=force, as_json=as_json, plot=not no_plot, limits=limits)
+    return measure(given, where, launcher)

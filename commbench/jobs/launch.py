@@ -48,7 +48,12 @@ class CommandLine:
 
 
 def command_lines(
-    job: Job, *, launcher: str | None, mpi: Mpi | None, environment: Mapping[str, str] = os.environ
+    job: Job,
+    *,
+    launcher: str | None,
+    mpi: Mpi | None,
+    environment: Mapping[str, str] = os.environ,
+    python: Sequence[str] = (sys.executable,),
 ) -> list[CommandLine]:
     """What to start for `job`: one launcher, or one child a rank.
 
@@ -57,9 +62,11 @@ def command_lines(
         launcher: the user's prefix, as "srun -N2 -n16" or "mpirun -np 16 -H a,b".
         mpi: the MPI in use, for back ends on MPI without a `launcher`.
         environment: of this process. Variables that would make a child take itself for somebody else's rank go.
+        python: the words that start an interpreter, perhaps of another environment or in a container.
     """
-    rank = (sys.executable, "-m", _MODULE, job.encode())
-    clean = {name: value for name, value in environment.items() if name not in RANK_VARIABLES}
+    rank = (*python, "-m", _MODULE, job.encode())
+    # The job's own variables are set in the ranks too, but LD_PRELOAD and launchers look at the process' alone.
+    clean = {name: value for name, value in environment.items() if name not in RANK_VARIABLES} | dict(job.environment)
     if launcher:
         return [CommandLine((*shlex.split(launcher), *rank), clean)]
     count = job.sweep.ranks or 1
@@ -104,7 +111,7 @@ class Launch:
                 process = subprocess.Popen(
                     command.argv,
                     env=dict(command.environment),
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.PIPE if self.job.visits else subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     start_new_session=True,
@@ -161,6 +168,14 @@ class Launch:
                     return line
             on_line(line)
 
+    def give_turn(self) -> None:
+        """Let rank 0 of a job that takes turns go on; launchers hand their standard input to it."""
+        stream = self._processes[0].stdin
+        assert stream is not None
+        with contextlib.suppress(OSError):  # it is gone, which `run` will say
+            stream.write(b"\n")
+            stream.flush()
+
     def _read(self, stream: IO[bytes]) -> None:
         for raw in stream:
             text = raw.decode(errors="replace")
@@ -215,7 +230,7 @@ class Launch:
                     process.wait(timeout=max(deadline - time.monotonic(), 0.01))
         self._kill_ranks_left_behind()
         for process in self._processes:
-            for stream in (process.stdout, process.stderr):
+            for stream in (process.stdin, process.stdout, process.stderr):
                 if stream is not None:
                     with contextlib.suppress(OSError):
                         stream.close()

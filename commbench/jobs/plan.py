@@ -54,7 +54,7 @@ def plan(sweep: Sweep, *, launcher: str | None, given: Container[str] | None = N
     """
     if sweep.backend != "auto" and about(sweep.backend).one_process:
         return _plan_one_process(sweep, launcher, given)
-    gpus = visible_gpus() if sweep.backend == "auto" or "cuda" in about(sweep.backend).capabilities.devices else []
+    gpus = visible_gpus() if sweep.backend == "auto" or _device(sweep) == "cuda" else []
     name, why, mpi = _choose(sweep, launcher, gpus)
     _refuse_emulation(sweep, name)
     settled = on_device(replace(sweep, backend=name), given)
@@ -118,13 +118,17 @@ def _refuse_host_memory(sweep: Sweep) -> None:
 def on_device(sweep: Sweep, given: Container[str] | None) -> Sweep:
     """`sweep` on the device that its back end works on, with what is usual there where the user named nothing."""
     able = about(sweep.backend).capabilities
-    device = sweep.device or able.devices[0]
+    device = _device(sweep)
     usual: dict[str, Any] = {}
     if device == "cuda" and given is not None:
         usual = {name: value for name, value in {**USUAL_ON_GPUS, **able.usual}.items() if name not in given}
     if sweep.min_bytes > usual.get("max_bytes", sweep.min_bytes):
         del usual["max_bytes"]
     return replace(sweep, device=device, **usual)
+
+
+def _device(sweep: Sweep) -> str:
+    return sweep.device or about(sweep.backend).capabilities.devices[0]
 
 
 def _refuse_too_few(gpus: list[str], ranks: int, sweep: Sweep) -> None:
@@ -166,7 +170,16 @@ def _choose_as_rank(sweep: Sweep, world: World) -> tuple[str, str]:
     by = "an MPI launcher" if world.launcher == "mpi" else world.launcher
     if sweep.device != "cpu" and (gpus := visible_gpus()):
         return _for_gpus(gpus)[0], f"started by {by}, GPUs are here"
+    _refuse_no_gpu(sweep)
     return ("mpi" if world.launcher == "mpi" else "gloo"), f"started by {by}"
+
+
+def _refuse_no_gpu(sweep: Sweep) -> None:
+    """Only where the back end is chosen here: one that was named says more of what it lacks."""
+    if sweep.device == "cuda":
+        raise UnavailableError(
+            "--device cuda: no GPU is visible here", "is CUDA_VISIBLE_DEVICES right? `commbench doctor` says more"
+        )
 
 
 def _refuse_emulation(sweep: Sweep, name: str) -> None:
@@ -208,6 +221,7 @@ def _choose(sweep: Sweep, launcher: str | None, gpus: list[str]) -> tuple[str, s
     # A curve of the host, taken for one of the GPUs, would mislead: where GPUs are it needs asking for.
     if gpus and sweep.device != "cpu":
         return (*_for_gpus(gpus), None)
+    _refuse_no_gpu(sweep)
     found = probe_mpi(launcher=launcher is None)
     if isinstance(found, Mpi):
         return "mpi", "the first of mpi and gloo that works here", found

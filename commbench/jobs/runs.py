@@ -117,7 +117,7 @@ class Parent:
         """
         if progress is not None:
             desk.finished |= progress.finished
-        with _sigterm_stops():
+        with sigterm_stops():
             for run in range(self.first_run, self.first_run + self.sweep.runs):
                 self._one_run(desk, run, progress)
         desk.raise_problems()
@@ -167,25 +167,26 @@ class Parent:
                 end = launch.run(desk.take)
             except KeyboardInterrupt as interrupt:
                 stopped = StoppedError("stopped by Ctrl-C", KEPT)
-                self._close_file(job, desk, stopped)
+                close_launch(job, desk, stopped)
                 raise stopped from interrupt
             except CommbenchError as error:
-                self._close_file(job, desk, error)
+                close_launch(job, desk, error)
                 raise
             desk.take(end)
             return end
 
-    @staticmethod
-    def _close_file(job: Job, desk: Desk, error: CommbenchError) -> None:
-        if isinstance(error, ResultsError):
-            return
-        stopped = isinstance(error, StoppedError)
-        code = error.stop_code if isinstance(error, StoppedError) else error.exit_code
-        desk.take(end_line(job, Fault("stopped" if stopped else "failed", error.message, code)))
+
+def close_launch(job: Job, desk: Desk, error: CommbenchError) -> None:
+    """File how a launch ended that could not say so itself."""
+    if isinstance(error, ResultsError):
+        return
+    stopped = isinstance(error, StoppedError)
+    code = error.stop_code if isinstance(error, StoppedError) else error.exit_code
+    desk.take(end_line(job, Fault("stopped" if stopped else "failed", error.message, code)))
 
 
 @contextmanager
-def _sigterm_stops() -> Iterator[None]:
+def sigterm_stops() -> Iterator[None]:
     """SIGTERM (Slurm's time limit, a container's stop) ends the command as Ctrl-C does, with exit code 1."""
 
     def stop(_number: int, _frame: object) -> NoReturn:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from commbench.errors import CommbenchError
+from commbench.errors import CommbenchError, LaunchError
 from commbench.job import Job
 from commbench.measure.guard import stand_guard
 from commbench.results import dump_line
@@ -38,8 +38,13 @@ def main() -> int:
             lines.write(LINE_MARK + dump_line(line) + "\n")
             lines.flush()
 
+    def turn() -> None:
+        emit({"kind": "turn"})
+        if not sys.stdin.buffer.readline():
+            raise LaunchError("whoever gives rank 0 its turns is gone")
+
     try:
-        return engine.run_rank(job, world, emit)
+        return engine.run_rank(job, world, emit, turn)
     except CommbenchError as error:
         return error.exit_code
 

@@ -21,6 +21,7 @@ from commbench.errors import LaunchError
 from commbench.stats import Samples
 
 _GREETING = 10.0
+_NAP = 1e-3
 
 
 class Control(Protocol):
@@ -29,6 +30,10 @@ class Control(Protocol):
     world: World
 
     def barrier(self) -> None: ...
+
+    def rest(self) -> None:
+        """A barrier that may take long: whoever waits in it leaves its core to others."""
+        ...
 
     def maximum(self, values: Samples) -> Samples:
         """Element-wise maximum over ranks, on every rank."""
@@ -83,6 +88,11 @@ class MpiControl:
     def barrier(self) -> None:
         self._comm.Barrier()
 
+    def rest(self) -> None:
+        arrival = self._comm.Ibarrier()
+        while not arrival.Test():  # MPI_Barrier would spin
+            time.sleep(_NAP)
+
     def maximum(self, values: Samples) -> Samples:
         result = np.empty_like(values)
         self._comm.Allreduce(values, result, self._mpi.MAX)
@@ -124,6 +134,9 @@ class GlooControl:
 
     def barrier(self) -> None:
         self._dist.barrier(self._group)
+
+    def rest(self) -> None:
+        self.barrier()
 
     def maximum(self, values: Samples) -> Samples:
         result = values.copy()
@@ -224,6 +237,9 @@ class SocketControl:
 
     def barrier(self) -> None:
         self.maximum(np.zeros(1))
+
+    def rest(self) -> None:
+        self.barrier()
 
     def maximum(self, values: Samples) -> Samples:
         if self.world.rank:

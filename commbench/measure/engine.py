@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from commbench.backends import about, open_backend
+from commbench.backends import about, before_meeting, open_backend
 from commbench.backends.base import Backend, World
 from commbench.backends.buffers import bytes_needed
 from commbench.errors import CommbenchError, MeasurementError, ResultsError
@@ -28,7 +28,7 @@ from commbench.measure.handover import Handover
 from commbench.measure.lines import differences, end_line, record_of, refusal_of, run_line
 from commbench.measure.liveness import Doing, Fault, Slot, Watchdog
 from commbench.measure.timing import Timed, TimeLoop, label
-from commbench.records import Check, Record, Status
+from commbench.records import UNREAD, Check, Record, Status
 from commbench.results import trace_line
 from commbench.spec import Point
 from commbench.stats import MIN_VISITS, is_precise
@@ -38,15 +38,22 @@ Emit = Callable[[Mapping[str, Any]], None]
 
 _SHORTEST_VISIT = 0.01
 _LONGEST_VISIT = 0.3
+# A hang of the launch that has the turn is noticed there, after one time-out.
+_TURNS = 3
+# What is emulated on the two sides of a pair must not be the same noise.
+_OTHER_SIDE = 500
 
 
-def run_rank(job: Job, world: World, emit: Emit, *, refused: bool = False) -> int:
+def run_rank(
+    job: Job, world: World, emit: Emit, turn: Callable[[], None] | None = None, *, refused: bool = False
+) -> int:
     """Be one rank of `job`: meet the others, measure, return the exit code.
 
     Args:
         job: the launch.
         world: this rank.
         emit: receives the lines of the results file on rank 0, also from the watchdog's thread.
+        turn: on rank 0 of a job that takes turns with another: returns when it is this job's.
         refused: on rank 0, nothing shall be measured: all leave as soon as they have met.
     """
     slot = Slot(Doing("starting", allowance=job.sweep.init_timeout))
@@ -54,6 +61,8 @@ def run_rank(job: Job, world: World, emit: Emit, *, refused: bool = False) -> in
     watchdog = Watchdog(world, slot, closing.on_fault, closing.on_beat)
     watchdog.start()
     try:
+        if not refused:
+            before_meeting(job.sweep, world)
         control = _meet(job, world, slot, watchdog)
         # Ranks of somebody's launcher each made up their own; rank 0's counts.
         shared = {"run": job.run, "launch": job.launch, "session": job.session, "refused": refused}
@@ -63,8 +72,9 @@ def run_rank(job: Job, world: World, emit: Emit, *, refused: bool = False) -> in
             watchdog.close()
             return CommbenchError.exit_code
         job = closing.job = replace(job, **shared)
-        backend = open_backend(job.sweep, control.world, control, job.run, machine.last_level_cache_bytes() or 0)
-        engine = Engine(job, backend, control, slot, closing)
+        run = job.run + _OTHER_SIDE * (job.side == "b")
+        backend = open_backend(job.sweep, control.world, control, run, machine.last_level_cache_bytes() or 0)
+        engine = Engine(job, backend, control, slot, closing, turn)
         code = engine.lead() if world.rank == 0 else engine.follow()
     except CommbenchError as error:
         message = error.message + (f" ({error.hint})" if error.hint else "")
@@ -122,9 +132,18 @@ def _meet(job: Job, world: World, slot: Slot, watchdog: Watchdog) -> Control:
 class Engine:
     """Shared by leader and followers: the points, the time loop, the checks."""
 
-    def __init__(self, job: Job, backend: Backend, control: Control, slot: Slot, closing: Closing) -> None:
+    def __init__(
+        self,
+        job: Job,
+        backend: Backend,
+        control: Control,
+        slot: Slot,
+        closing: Closing,
+        turn: Callable[[], None] | None = None,
+    ) -> None:
         self.job, self.backend, self.control, self.slot, self.emit = job, backend, control, slot, closing.emit
         slot.set("calibrating the clock", "", job.sweep.timeout)
+        self._turn = turn if job.visits else None
         self.clock = backend.calibrate()
         self.points, self.notes = self._points()
         self.timed: dict[int, Timed] = {}
@@ -133,7 +152,7 @@ class Engine:
         self.virtual = about(job.sweep.backend).virtual
         on_host = job.sweep.device != "cuda" and not self.virtual
         self.handover = Handover(control, job.launch) if on_host else None
-        if on_host:
+        if on_host or job.sweep.staged:
             self._refuse_what_does_not_fit()
         self.notes += backend.notes
         self.too_large = self._too_large()
@@ -180,6 +199,8 @@ class Engine:
                     self._check(command["point"])
                 case "finish":
                     self._slowest(command["point"])
+                case "rest":
+                    self._rest()
                 case _:
                     self._leave_together()
                     return int(command["exit_code"])
@@ -192,6 +213,7 @@ class Engine:
         for note in self.notes:
             self.emit({"kind": "note", "text": note})
         failed = self._walk()
+        self._take_turn()  # to end: that disturbs whoever measures
         code = 1 if failed else 0
         self.control.broadcast({"do": "end", "exit_code": code})
         self._leave_together()
@@ -213,11 +235,15 @@ class Engine:
             for index in list(active):
                 seconds = visit_seconds(deadline - self.backend.now(), left_in_pass, number, self.job.sweep.budget)
                 left_in_pass -= 1
+                if self.job.visits:
+                    seconds = even_share(self.job.seconds, self.job.visits * len(self.points))
+                self._take_turn()
                 problem = self._come_by(index, seconds)
                 timed = self.timed[index]
                 stop = self._stop(timed, deadline)
                 if not problem and not stop:
-                    self.emit(self.record(timed, flags=("partial",)).to_json())
+                    if self._turn is None:  # a pair that is broken off is not compared
+                        self.emit(self.record(timed, flags=("partial",)).to_json())
                     continue
                 active.remove(index)
                 self._finished += 1
@@ -239,6 +265,8 @@ class Engine:
         sweep = self.job.sweep
         if sweep.iters is not None:
             return "iterations" if timed.trace.count >= sweep.iters else ""
+        if self.job.visits is not None:
+            return "visits" if timed.visits >= self.job.visits else ""
         if is_precise(timed.trace, timed.measured, timed.visits, sweep.precision):
             return "precision"
         if timed.measured >= sweep.budget or self.backend.now() >= deadline:
@@ -263,11 +291,24 @@ class Engine:
         self.current = None
         return 1 if problem else 0
 
+    def _take_turn(self) -> None:
+        """Where two launches take turns: all ranks lie down until it is this one's."""
+        if self._turn is None:
+            return
+        self.control.broadcast({"do": "rest"})
+        self._rest(self._turn)
+
     # -- on all ranks together -----------------------------------------------------------------------------
 
     def _leave_together(self) -> None:
         self.slot.set("ending", "", self.job.sweep.timeout)
         self.control.barrier()
+
+    def _rest(self, until: Callable[[], None] | None = None) -> None:
+        self.slot.set("waiting for its turn", "", _TURNS * self.job.sweep.timeout)
+        if until is not None:
+            until()
+        self.control.rest()
 
     def _prepared(self, index: int) -> Timed:
         if index not in self.timed:
@@ -278,11 +319,19 @@ class Engine:
 
     def _visit(self, index: int, seconds: float) -> None:
         timed = self._prepared(index)
-        self.slot.set("probing the cores for", label(timed.point), self.job.sweep.timeout)
-        state = self.handover.probe() if self.handover else None
-        if state is not None:
-            timed.states.append(state)
+        before = self._core_state(timed)
         self.loop.visit(timed, seconds)
+        after = self._core_state(timed)["state"]
+        if timed.visit.count:
+            # What this visit came to: where a point meets several states, only visits of one compare.
+            now = {"median": float(np.median(timed.visit.values)), "samples": timed.visit.count}
+            timed.states.append(before | {"after": after} | now)
+
+    def _core_state(self, timed: Timed) -> dict[str, Any]:
+        if self.handover is None or not self.handover.able:
+            return {"seconds": None, "state": ""}
+        self.slot.set("probing the cores for", label(timed.point), self.job.sweep.timeout)
+        return self.handover.probe() or {"seconds": None, "state": UNREAD}
 
     def _check(self, index: int) -> str:
         """What is wrong with the answer, by the lowest rank that found something; "" if all is right."""
@@ -341,6 +390,11 @@ class Engine:
             "elapsed": self.backend.now() - self._begun,
             "seconds": self.job.seconds,
         }
+
+
+def even_share(seconds: float, visits: int) -> float:
+    """How long to stay where all visits are known beforehand."""
+    return min(max(seconds / visits, _SHORTEST_VISIT), _LONGEST_VISIT)
 
 
 def visit_seconds(left: float, points_left: int, number: int, budget: float) -> float:

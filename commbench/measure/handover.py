@@ -63,6 +63,11 @@ class Handover:
             path.unlink(missing_ok=True)
         return None if memory is None else np.frombuffer(memory, dtype=np.int64)
 
+    @property
+    def able(self) -> bool:
+        """Whether there is a pair of ranks, and a compiled loop to probe with."""
+        return self._loop is not None
+
     def probe(self) -> dict[str, Any] | None:
         """{"seconds", "state"} of the slowest node, on every rank; None when it cannot be read."""
         if self._loop is None:

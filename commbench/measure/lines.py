@@ -16,7 +16,7 @@ from commbench.job import Job
 from commbench.measure import machine
 from commbench.measure.liveness import Fault
 from commbench.measure.timing import Timed
-from commbench.records import Check, Record, Seconds, Status
+from commbench.records import UNREAD, Check, Record, Seconds, Status
 from commbench.results import SCHEMA
 from commbench.spec import Point
 from commbench.stats import oddities, precision_of
@@ -67,7 +67,9 @@ def run_line(
         "launch": job.launch,
         "launches": job.launches,
         "session": job.session,
-        "pair": None,
+        "pair": job.pair,
+        "side": job.side,
+        "visits": job.visits,
         "started": _utc(),
         "command": list(job.command),
         "backend": job.sweep.backend,
@@ -113,14 +115,14 @@ def record_of(
     slowest: tuple[int, float] | None = None,
 ) -> Record:
     """The record of a point as it stands."""
-    states = [str(state["state"]) for state in timed.states]
+    states = {str(state.get(when, "")) for state in timed.states for when in ("state", "after")} - {"", UNREAD}
     depth = timed.depth or 1
     found = list(oddities(timed.trace, clock.step / depth, clock.overhead / depth)) if timed.trace.count else []
     if timed.slowed:
         found.append("throttled")
     if slowest and ranks > 2 and slowest[1] > _LAST_TOO_OFTEN:  # noqa: PLR2004 - of two, one is last
         found.append("one_rank_last")
-    if len(set(states)) > 1:
+    if len(states) > 1:
         found.append("state_changed")
     if job.launches > 1:
         found.append("resumed")

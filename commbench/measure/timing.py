@@ -36,7 +36,7 @@ _COOLING_SECONDS = 0.05
 
 @dataclass(slots=True)
 class Timed:
-    """A point while it is measured. `trace`, `histogram`, `states`, `measured` are filled on rank 0 alone.
+    """A point while it is measured. `trace`, `visit`, `histogram`, `states`, `measured` are filled on rank 0 alone.
 
     Attributes:
         call: the collective with its buffers.
@@ -47,6 +47,7 @@ class Timed:
         last: how often this rank alone was the last one.
         measured: seconds spent in recorded chunks.
         visits: how often the sweep came by.
+        visit: the samples of the last visit alone.
         discarded: chunks in which a device protected itself, not counted.
         slowed: one was counted all the same, since the device did not recover in time.
         hertz: the device's clock after each chunk, as far as it tells.
@@ -60,6 +61,7 @@ class Timed:
     last: int = 0
     measured: float = 0.0
     visits: int = 0
+    visit: Trace = field(default_factory=Trace)
     discarded: int = 0
     slowed: bool = False
     hertz: list[float] = field(default_factory=list)
@@ -90,6 +92,7 @@ class TimeLoop:
         """
         with _quiet_interpreter():
             timed.call.settle()
+            timed.visit = Trace()
             self._warm_up(timed, seconds)
             start = self._backend.now()
             size, lead, keep = self._decide(timed, seconds, start, first=True)
@@ -132,6 +135,7 @@ class TimeLoop:
             spent = self._backend.now() - start
             timed.measured += spent
             timed.lap = spent / (size + lead)
+            timed.visit.extend(slowest)
             timed.trace.extend(slowest)
             timed.histogram.extend(slowest)
 

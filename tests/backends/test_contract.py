@@ -52,16 +52,17 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         assert one.left() == []
 
 
-def program(at: Environment, backend: str, loop: str, module: str = "every_operation") -> list[str]:
-    return [at.python, "-W", "error", "-m", f"tests.backends.{module}", backend, loop]
+def program(at: Environment, *options: str, module: str = "every_operation") -> list[str]:
+    return [at.python, "-W", "error", "-m", f"tests.backends.{module}", *options]
 
 
-def answers_of_mpi(bench: Bench, at: Environment, loop: str, ranks: int, **environment: str) -> tuple[int, list[str]]:
+def answers_of_mpi(
+    bench: Bench, at: Environment, loop: str, ranks: int, *where: str, **environment: str
+) -> tuple[int, list[str]]:
     """(points, what was wrong with them on any rank)."""
     launcher = at.launcher("mpiexec", ranks)
-    done = bench.run(
-        *launcher, *program(at, "mpi", loop), environment={"PYTHONPATH": str(ROOT)} | environment, limit=150
-    )
+    environment["PYTHONPATH"] = os.pathsep.join([*filter(None, [environment.get("PYTHONPATH")]), str(ROOT)])
+    done = bench.run(*launcher, *program(at, "mpi", loop, *where), environment=environment, limit=150)
     assert done.code == 0, done.err
     said = json.loads(done.out)
     return said["points"], said["wrong"]
@@ -83,7 +84,8 @@ def answers(
     }  # fmt: skip
     started = [
         bench.start(
-            *program(HERE, backend, loop, module), environment=where | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            *program(HERE, backend, loop, module=module),
+            environment=where | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(ranks)
     ]
@@ -108,6 +110,28 @@ def test_mpich_is_right_with_more_ranks_than_cores(bench: Bench) -> None:
 @pytest.mark.parametrize(("loop", "ranks"), [("compiled", 2), ("compiled", 3), ("python", 3)])
 def test_open_mpi_is_right(bench: Bench, loop: str, ranks: int) -> None:
     assert answers_of_mpi(bench, OPENMPI, loop, ranks) == (MPI_POINTS, [])
+
+
+def a_machine_whose_mpi_is_aware() -> dict[str, str]:
+    """MPI's own code moves what the doubles call a GPU's memory, which is the host's."""
+    folder = doubles.built()
+    return doubles.machine(folder, 2, around={}) | {"LD_PRELOAD": str(folder / "aware/libaware.so")}
+
+
+@needs_mpich
+@doubles.needs_compiler
+@pytest.mark.parametrize(("loop", "where"), [("compiled", "cuda"), ("python", "cuda"), ("compiled", "staged")])
+def test_mpich_is_right_on_the_memory_of_gpus(bench: Bench, loop: str, where: str) -> None:
+    found = answers_of_mpi(bench, HERE, loop, 2, where, **a_machine_whose_mpi_is_aware())
+    assert found == (MPI_POINTS, [])
+
+
+@needs_openmpi
+@doubles.needs_compiler
+@pytest.mark.parametrize("where", ["cuda", "staged"])
+def test_open_mpi_is_right_on_the_memory_of_gpus(bench: Bench, where: str) -> None:
+    found = answers_of_mpi(bench, OPENMPI, "compiled", 2, where, **a_machine_whose_mpi_is_aware())
+    assert found == (MPI_POINTS, [])
 
 
 @needs_torch

@@ -117,7 +117,7 @@ USAGE = [
     ((*OP, "-R"), "-R: registered buffers are not built yet", "leave -R out"),
     ((*OP, "-G"), "-G: CUDA graphs are a mode here", "use --mode graph"),
     ((*OP, "--no-such-flag"), "No such option", "commbench sweep --help"),
-    ((*OP, "--expect", "allreduce@1G busbw>=440GB/s"), "No such option", "commbench sweep --help"),
+    ((*OP, "--confidence", "99%"), "No such option", "commbench sweep --help"),
     ((*OP, "file.jsonl"), "Got unexpected extra argument", "commbench sweep --help"),
 ]
 

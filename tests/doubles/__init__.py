@@ -3,6 +3,7 @@
     libcuda.so.1        cuda.c     the driver functions that commbench calls by address, and what the fake CuPy needs
     libnccl.so.2        nccl.c     NCCL's C functions between real processes of one host; "new" and "old" (before 2.28)
     libnvidia-ml.so.1   nvml.c     for ctypes and for the real pynvml
+    libaware.so         aware.c    to be preloaded: any MPI then says that it is CUDA-aware, as it is on this machine
     cupy                python/    the names of CuPy that commbench uses, on the libcuda above
 
 `build` compiles them into a folder, `machine` gives the environment of a process that shall find itself on such a
@@ -46,6 +47,7 @@ A "CALL" is the k-th communication call (ncclAllReduce .. ncclRecv, not group be
     DOUBLE_NVML_DRIVER       575.57.08      the driver's version
     DOUBLE_NVML_PERSISTENCE  1              persistence mode
     DOUBLE_NVML_PROCESSES                   "PID:BYTES,...", processes on every GPU
+    DOUBLE_MPI_CUDA          1              0: libaware.so says that Open MPI's CUDA support is switched off
     NCCL_MULTI_RANK_GPU_ENABLE, NCCL_HOSTID as in NCCL: 5 (ncclInvalidUsage) when two ranks of a host share a GPU
 """
 
@@ -75,6 +77,7 @@ _LIBRARIES = {
     "nccl-new/libnccl.so.2": ("nccl.c",),
     "nccl-old/libnccl.so.2": ("nccl.c", "-DOLD"),
     "nvml/libnvidia-ml.so.1": ("nvml.c",),
+    "aware/libaware.so": ("aware.c",),
 }
 
 

@@ -513,6 +513,15 @@ int double_destroy_graph(void *handle, int is_executable) {
   return 0;
 }
 
+/* Graphs, also executable ones, in which something was captured. */
+int double_graphs(void) {
+  int found = 0;
+  pthread_mutex_lock(&lock);
+  for (Graph *graph = graphs; graph; graph = graph->next) found += graph->first != NULL;
+  pthread_mutex_unlock(&lock);
+  return found;
+}
+
 int cuGraphLaunch(void *handle, void *to) {
   Graph *graph = graph_of(handle, 1);
   Stream *stream = stream_of(to);
@@ -850,3 +859,6 @@ int cuStreamEndCapture(void *stream, void **graph) { return double_end_capture(s
 int cuGraphInstantiateWithFlags(void **executable, void *graph, unsigned long long flags) {
   return flags ? INVALID_VALUE : double_instantiate(graph, executable);
 }
+
+int cuGraphDestroy(void *graph) { return double_destroy_graph(graph, 0); }
+int cuGraphExecDestroy(void *executable) { return double_destroy_graph(executable, 1); }

@@ -55,6 +55,7 @@ extern int double_stream_device(void *stream), double_is_stuck(void *stream);
 extern void double_bind(void), double_stick(void *stream), double_unstick(void *stream);
 extern int double_capture(void *stream, Action action, void *argument);
 extern int double_is_capturing(void *stream, int *status);
+extern int double_graphs(void);
 extern void double_log(const char *format, ...);
 
 /* ncclResult_t, and one of our own: the operation never completes. */
@@ -318,11 +319,17 @@ Result ncclCommInitRankConfig(Comm **handle, int ranks, ncclUniqueId id, int ran
   return ncclCommInitRank(handle, ranks, id, rank);
 }
 
+/* As commDestroySync in NCCL's src/init.cc: "keep polling until all graphs referencing us die", here any graph of the
+ * process, and as long as patience lasts. */
 static Result leave(void *handle, int state, const char *name) {
   Comm *comm = comm_of(handle);
   double_log("%s comm=%p", name, handle);
   if (!handle) return Success;
   if (!comm) return fail(InvalidArgument, "%s : comm is not, or no longer, a communicator", name);
+  for (double end = now() + number("DOUBLE_PATIENCE", 60); double_graphs();) {
+    if (now() > end) return fail(InternalError, "%s : a CUDA graph still holds the communicator", name);
+    usleep(1000);
+  }
   pthread_mutex_lock(&lock);
   Comm **at = &comms;
   while (*at != comm) at = &(*at)->next;

@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,6 +66,14 @@ def test_each_mpiexec_gets_the_flags_it_needs(flavour: Flavour, ranks: int, flag
     [line] = command_lines(job, launcher=None, mpi=mpi_of(flavour), environment={})
 
     assert list(line.argv) == ["/opt/mpi/bin/mpiexec", *flags, "-n", str(ranks), *rank_of(job)]
+
+
+def test_a_side_of_a_gate_has_variables_and_an_interpreter_of_its_own() -> None:
+    job = replace(job_of("emulated", ranks=1), environment={"LD_PRELOAD": "/x.so"})
+    [line] = command_lines(job, launcher=None, mpi=None, environment={"A": "b"}, python=("box", "exec", "python3"))
+
+    assert list(line.argv) == ["box", "exec", "python3", "-m", "commbench.measure", job.encode()]
+    assert (line.environment["LD_PRELOAD"], line.environment["A"]) == ("/x.so", "b")
 
 
 def test_only_root_needs_to_be_allowed_to_be_root(monkeypatch: pytest.MonkeyPatch) -> None:

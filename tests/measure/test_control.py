@@ -49,6 +49,17 @@ def test_the_maximum_is_taken_element_by_element_and_known_to_all() -> None:
     assert found == [[2.0, 9.0, -1.0]] * 3
 
 
+def test_a_rest_ends_when_all_have_come() -> None:
+    came: list[int] = []
+
+    def body(c: SocketControl) -> int:
+        came.append(c.world.rank)
+        c.rest()
+        return len(came)
+
+    assert together(3, body) == [3, 3, 3]
+
+
 def test_the_maximum_is_a_new_array_that_may_be_changed() -> None:
     def body(c: SocketControl) -> tuple[list[float], list[float]]:
         own = np.full(2, float(c.world.rank))

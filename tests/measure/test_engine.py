@@ -21,7 +21,7 @@ from commbench.job import Job
 from commbench.measure import engine, machine
 from commbench.measure.__main__ import LINE_MARK
 from commbench.measure.control import SocketControl
-from commbench.measure.engine import Closing, Engine, visit_seconds
+from commbench.measure.engine import Closing, Engine, even_share, visit_seconds
 from commbench.measure.lines import differences, end_line
 from commbench.measure.liveness import Doing, Fault, Slot
 from commbench.records import Record
@@ -261,6 +261,57 @@ def test_n_gives_exactly_n_samples_whatever_the_budget(count: int) -> None:
     assert {(record.samples, record.stop, record.how["visits"]) for record in records} == {(count, "iterations", 1)}
 
 
+# -- taking turns ------------------------------------------------------------------------------------------------
+
+
+def taking_turns(**changes: Any) -> tuple[Lines, list[int]]:
+    """The lines of a launch that asks before each visit, and how many lines there were at each turn."""
+    lines: Lines = []
+    job = job_of(sweep_of(**changes), visits=4, seconds=1.2)
+    one, asked = build(job, lines), list[int]()
+    one._turn = lambda: asked.append(len(lines))
+    one.lead()
+    return lines, asked
+
+
+def test_a_launch_that_takes_turns_asks_before_each_visit_and_before_it_ends() -> None:
+    lines, asked = taking_turns()
+
+    assert len(asked) == 3 * 4 + 1
+    assert lines[asked[-1]]["kind"] == "end"
+    assert [record.how["visits"] for record in finished(lines)] == [4, 4, 4]
+    assert {record.stop for record in finished(lines)} == {"visits"}
+
+
+def test_it_stays_as_long_at_every_visit_and_files_no_partial_records() -> None:
+    """1.2 s over 12 visits of calls of 1 ms: 100 of them, less the lead-in."""
+    lines, _ = taking_turns()
+
+    assert len([line for line in lines if line["kind"] == "record"]) == 3
+    assert all(300 <= record.samples <= 400 for record in finished(lines))
+
+
+def test_a_launch_of_its_own_asks_nobody() -> None:
+    lines: Lines = []
+
+    assert build(job_of(sweep_of()), lines)._turn is None
+
+
+@pytest.mark.parametrize(("seconds", "visits", "each"), [(12.0, 240, 0.05), (1.0, 1000, 0.01), (100.0, 10, 0.3)])
+def test_an_even_share_is_neither_too_short_nor_too_long(seconds: float, visits: int, each: float) -> None:
+    assert even_share(seconds, visits) == pytest.approx(each)
+
+
+def test_each_visit_leaves_what_it_alone_came_to() -> None:
+    for record in finished(walk(sweep_of(emulate="alpha=1ms,noise=10%"))[0]):
+        visits = list(record.states)
+        assert len(visits) == record.how["visits"]
+        assert sum(visit["samples"] for visit in visits) == record.samples
+        assert len({visit["median"] for visit in visits}) == len(visits)
+        assert all(visit["median"] == pytest.approx(1e-3, rel=0.1) for visit in visits)
+        assert {(visit["seconds"], visit["state"], visit["after"]) for visit in visits} == {(None, "", "")}
+
+
 # -- what fails --------------------------------------------------------------------------------------------------
 
 
@@ -440,7 +491,7 @@ def test_one_rank_that_is_last_more_than_half_of_the_time_is_odd(ranks: int, sha
 def test_cores_that_changed_their_state_between_visits_are_odd() -> None:
     one = build(job_of(sweep_of(max_bytes=8)), [])
     one._come_by(0, 0.3)
-    one.timed[0].states += [{"seconds": 5e-8, "state": "near"}, {"seconds": 2e-7, "state": "far"}]
+    one.timed[0].states = [{"seconds": 5e-8, "state": "near"}, {"seconds": 2e-7, "state": "far"}]
 
     record = one.record(one.timed[0])
     assert "state_changed" in record.flags

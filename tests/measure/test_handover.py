@@ -33,6 +33,7 @@ def test_one_rank_has_no_neighbour_to_probe() -> None:
     alone = SocketControl(World(0, 1, 0, 1, "alone"), 1, "")
 
     assert Handover(alone, "launch").probe() is None
+    assert not Handover(alone, "launch").able
 
 
 @pytest.mark.parametrize(

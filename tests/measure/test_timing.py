@@ -312,3 +312,11 @@ def test_a_rank_was_last_where_it_alone_was_within_a_clock_step_of_the_slowest(p
     for thread in threads:
         thread.join()
     assert found == [1, 0, 1]
+
+
+def test_the_samples_of_the_last_visit_are_kept_apart(visit: Visitor) -> None:
+    _, once = visit(1e-4, 0.1)
+    _, thrice = visit(1e-4, 0.1, visits=3)
+
+    assert once.visit.count == once.trace.count
+    assert thrice.visit.count < thrice.trace.count

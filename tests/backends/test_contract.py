@@ -84,7 +84,8 @@ def answers(
     }  # fmt: skip
     started = [
         bench.start(
-            *program(HERE, backend, loop, module=module), environment=where | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            *program(HERE, backend, loop, module=module),
+            environment=where | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(ranks)
     ]

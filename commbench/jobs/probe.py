@@ -203,7 +203,7 @@ answer = {"gpus": gpus}
 )
 
 # cuInit and what follows look at devices; none of it creates a context on one.
-_PEERS = _Question(
+_PEERS = Question(
     module="libcuda.so.1",
     keys=frozenset({"code", "gpus", "access"}),
     install="install NVIDIA's driver",
@@ -293,7 +293,7 @@ def probe_numba(python: str = sys.executable, *, limit: float = 60.0) -> str | A
 
 def probe_peers(python: str = sys.executable, *, limit: float = 60.0) -> Peers | Absent:
     """What the driver says of peer access between the visible GPUs, without creating a CUDA context."""
-    answer = _ask(_PEERS, python, limit)
+    answer = ask(_PEERS, python, limit)
     if isinstance(answer, Absent):
         return Absent("no NVIDIA driver here" if "cannot open" in answer.reason else answer.reason, answer.hint)
     return Peers(answer["gpus"], frozenset((a, b) for a, b in answer["access"]), answer["code"])

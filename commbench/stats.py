@@ -22,6 +22,7 @@ MIN_SECONDS = 0.3
 MIN_VISITS = 3
 MAX_LAG1 = 0.2
 UNSTABLE = 0.05
+_WIDEST = math.log(1e6)
 
 FLAGS: dict[str, str] = {
     "unstable": "the interval is wider than ±5%: raise --budget and --total-budget, or quieten the machine",
@@ -149,7 +150,8 @@ def precision_of(trace: Samples) -> Precision:
     logs = np.log([np.median(part) for part in np.array_split(trace, slices)])
     spread = float(logs.std(ddof=1))
     half_width = t_quantile(0.975, slices - 1) * spread / math.sqrt(slices)
-    return Precision(median, half_width, _lag1(logs))
+    # Two samples a hundred times apart "know" the median to a factor of 10^12: that is no interval.
+    return Precision(median, half_width if half_width < _WIDEST else None, _lag1(logs))
 
 
 def _lag1(values: Samples) -> float:

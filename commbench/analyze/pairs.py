@@ -13,6 +13,8 @@ from commbench.spec import READ, Point
 LATENCY_BYTES = 4096
 """Up to a page a time tells of latency, beyond it of bandwidth."""
 
+_DIGITS = 10  # a file from anywhere may call an endpoint what it likes
+
 
 @dataclass(frozen=True, slots=True)
 class PairMatrix:
@@ -102,5 +104,5 @@ def _pair(point: Point) -> tuple[str, str]:
 
 
 def _order(endpoint: str) -> tuple[bool, int, str]:
-    number = endpoint.isdecimal()
+    number = endpoint.isdecimal() and len(endpoint) < _DIGITS
     return number, int(endpoint) if number else 0, endpoint

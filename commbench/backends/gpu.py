@@ -37,11 +37,14 @@ _L2_CACHE_SIZE, _STREAM_NON_BLOCKING, _CAPTURE_THREAD_LOCAL, _NOT_READY = 38, 1,
 # What a user can do about an error of the driver or the runtime: both number them alike.
 _ERRORS = {
     2: ("the GPU is out of memory", "use a smaller --max-bytes, or end what else runs on it (nvidia-smi)"),
+    34: ("libcuda.so.1 is the toolkit's stub", "take its stubs folder out of LD_LIBRARY_PATH"),
     35: ("the driver is too old for this build", "update NVIDIA's driver, or install the extra for its CUDA"),
     46: ("all GPUs are busy or in exclusive mode", "nvidia-smi -q -d COMPUTE says who has them"),
     100: ("no GPU is visible", "is CUDA_VISIBLE_DEVICES right? --backend mpi or --backend gloo measures the host"),
     101: ("there is no such GPU", "is CUDA_VISIBLE_DEVICES right?"),
     802: ("the GPUs' fabric is not ready", "is nvidia-fabricmanager running? nvidia-smi -q -d FABRIC"),
+    803: ("the driver's kernel module and its libcuda.so.1 are of two versions", "reboot, or reload the nvidia module"),
+    804: ("CUDA's compatibility package does not support this GPU", "take cuda-compat out of LD_LIBRARY_PATH"),
     999: ("the driver does not answer", "does nvidia-smi work?"),
 }
 

@@ -7,10 +7,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from commbench.backends import kernels, truth
 from commbench.backends.base import Call, Exchange, Health, World
 from commbench.backends.buffers import Arena, Layout
-from commbench.backends.cupy_gpu import CupyGpu, load_cupy, open_gpu
+from commbench.backends.cupy_gpu import CupyGpu, claim, load_cupy, open_gpu
 from commbench.backends.mpi import MpiBackend
 from commbench.backends.mpi_call import MpiCall
 from commbench.backends.mpi_library import MpiLibrary
@@ -24,7 +26,7 @@ _CUDA = 0  # MPIX_GPU_SUPPORT_CUDA (mpix.h of MPICH)
 # What some of them want to be told; without it they take a GPU's address for one of the host, and crash.
 _SWITCHES = {
     "cray": ("MPICH_GPU_SUPPORT_ENABLED", "and libmpi_gtl_cuda.so must be in LD_PRELOAD"),
-    "intel": ("I_MPI_OFFLOAD", "with Intel MPI 2021.12 or later"),
+    "intel": ("I_MPI_OFFLOAD", "with Intel MPI 2021.12 or later and a libcuda.so on the loader's path"),
     "mvapich2": ("MV2_USE_CUDA", "with a build for CUDA"),
 }
 _BUILDS = "it takes Open MPI (with its UCX) or MPICH configured --with-cuda, or the cluster's module, not pip's wheels"
@@ -147,16 +149,36 @@ def refuse_unaware(library: MpiLibrary, environment: Mapping[str, str] = os.envi
     for name, (switch, besides) in _SWITCHES.items():
         if name in version.lower() and environment.get(switch, "").lower() not in ("1", "true", "yes", "on"):
             raise UnavailableError(
-                f"{version} is not CUDA-aware unless it is told to be", f"export {switch}=1, {besides}; or {_STAGED}"
+                f"{version} is not CUDA-aware unless it is told to be", f"export {switch}=1, {besides}; {_STAGED}"
             )
     if (answer := _ask(library.c)) is None:
-        raise UnavailableError(f"{version} does not say whether it is CUDA-aware", f"{_BUILDS}; or {_STAGED}")
+        raise UnavailableError(f"{version} does not say whether it is CUDA-aware", f"{_BUILDS}; {_STAGED}")
     if not answer:
-        raise UnavailableError(f"{version} is not CUDA-aware here", f"{_BUILDS}; or {_STAGED}")
+        raise UnavailableError(f"{version} is not CUDA-aware here", f"{_BUILDS}; {_STAGED}")
     if _control_variable(library.c, b"opal_cuda_support") == 0:
         raise UnavailableError(
-            f"{version} has CUDA built in, but switched off", f"export OMPI_MCA_opal_cuda_support=true; or {_STAGED}"
+            f"{version} has CUDA built in, but switched off", f"export OMPI_MCA_opal_cuda_support=true; {_STAGED}"
         )
+
+
+def tried() -> None:
+    """Hand GPU memory to MPI, in a process of its own that may crash: a message to itself, and a sum.
+
+    Raises:
+        UnavailableError: as `refuse_unaware`, or what came was wrong.
+    """
+    world = World(0, 1, 0, 1, "alone")
+    claim(world)
+    library, cupy = MpiLibrary(world, "single", "python", 60), load_cupy()
+    refuse_unaware(library)
+    mpi, alone = library.mpi, library.mpi.COMM_SELF
+    sent, came, total = cupy.zeros(1000, np.float32), cupy.zeros(1000, np.float32), cupy.zeros(1000, np.float32)
+    sent.fill(7)
+    cupy.cuda.runtime.deviceSynchronize()
+    alone.Sendrecv([sent, mpi.FLOAT], 0, 0, [came, mpi.FLOAT], 0, 0)
+    alone.Allreduce([sent, mpi.FLOAT], [total, mpi.FLOAT], mpi.SUM)
+    if not bool(((came == sent) & (total == sent)).all()):
+        raise UnavailableError(f"{library.version} says it is CUDA-aware, but GPU memory arrives damaged", _STAGED)
 
 
 def _ask(library: ctypes.CDLL) -> bool | None:

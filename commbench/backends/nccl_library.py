@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from commbench.backends import kernels
 from commbench.backends.base import Exchange, World
@@ -275,7 +274,7 @@ class NcclLibrary:
     def facts(self) -> dict[str, str]:
         """Version, file, what it was built for, and whatever else steers it."""
         found = {"nccl": f"NCCL {dotted(self.version)}", "nccl_file": self.file}
-        found |= dict(_from_file(self.file)) if self.file else {}
+        found |= facts_of(self.file) if self.file else {}
         if names := plugins():
             found["nccl_plugins"] = ", ".join(Path(name).name for name in names)
         if values := settings():
@@ -296,7 +295,7 @@ class NcclLibrary:
             self.comm = ctypes.c_void_p()
 
 
-def _from_file(file: str) -> Iterator[tuple[str, Any]]:
+def facts_of(file: str) -> dict[str, str]:
     """The SHA-256 of a libnccl, and the version text in it, which names the CUDA it was built with."""
     digest, built, tail = hashlib.sha256(), b"", b""
     try:
@@ -307,7 +306,5 @@ def _from_file(file: str) -> Iterator[tuple[str, Any]]:
                     built = match[1]
                 tail = chunk[-100:]
     except OSError:
-        return
-    yield "nccl_sha256", digest.hexdigest()[:16]
-    if built:
-        yield "nccl_built", built.decode()
+        return {}
+    return {"nccl_sha256": digest.hexdigest()[:16]} | ({"nccl_built": built.decode()} if built else {})

@@ -164,15 +164,12 @@ def _given(options: Sequence[str]) -> dict[str, Any]:
     parser.command()(sweep)
     command = typer.main.get_command(parser)
     with command.make_context("commbench gate ... --", list(options)) as context:
-        given = {name: value for name, value in context.params.items() if value is not None and value is not False}
-    known = {field.name for field in fields(Sweep)} | {"launcher"}
-    if context.params.get("check") is False:
-        given["check"] = False
-    for name in given.keys() - known - {"no_plot"}:
-        flag = f"--{name.replace('_', '-')}"
-        raise UsageError(f"{flag} has no place behind the --", _NOT_OF_A_SIDE.get(name, "leave it out"))
-    if "runs" in given:
-        raise UsageError("--runs has no place behind the --", _NOT_OF_A_SIDE["runs"])
+        given = {name: value for name, value in context.params.items() if value is not None}
+    known = {field.name for field in fields(Sweep)} - {"runs"} | {"launcher"}
+    for name, value in given.items():
+        if value and name not in known and name != "no_plot":
+            flag = "--json" if name == "as_json" else f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} has no place behind the --", _NOT_OF_A_SIDE.get(name, "leave it out"))
     return {name: value for name, value in given.items() if name in known}
 
 

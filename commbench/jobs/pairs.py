@@ -16,7 +16,7 @@ from commbench.analyze.gate_rule import MARGIN, more_pairs
 from commbench.backends import about
 from commbench.errors import CommbenchError, LaunchError, StoppedError, UsageError
 from commbench.job import Job
-from commbench.jobs.launch import KEPT, Launch, command_lines
+from commbench.jobs.launch import Launch, command_lines
 from commbench.jobs.probe import Mpi
 from commbench.jobs.runs import Desk, close_launch, sigterm_stops
 from commbench.jobs.together import Outcome, run_together
@@ -25,6 +25,7 @@ from commbench.spec import Point, Sweep
 
 VISITS = 8
 _MEASURED_AGAIN = 2
+_JUDGE = "whole pairs are kept: `commbench gate NAME-a.jsonl NAME-b.jsonl` judges them"
 _LEAST_SECONDS = 0.5
 
 
@@ -170,16 +171,16 @@ class Pairs:
         order = [0, 1]
         random.Random(f"{self.sides[0].sweep.seed} {number} {launches}").shuffle(order)  # noqa: S311 - an order
         together = self._together if self.turns else self._after_each_other
-        for index, outcome in enumerate(together(jobs, order)):
+        for index, outcome in together(jobs, order).items():
             self._conclude(index, jobs[index], outcome)
         self.watcher.done(number, time.monotonic() - begun)
 
-    def _together(self, jobs: Sequence[Job], order: Sequence[int]) -> list[Outcome]:
+    def _together(self, jobs: Sequence[Job], order: Sequence[int]) -> dict[int, Outcome]:
         with contextlib.ExitStack() as stack, self._stopped_by_the_user(jobs):
             launches = [stack.enter_context(self._launch(index, jobs[index])) for index in (0, 1)]
             return run_together(launches, [desk.take for desk in self.desks], order[0])
 
-    def _after_each_other(self, jobs: Sequence[Job], order: Sequence[int]) -> list[Outcome]:
+    def _after_each_other(self, jobs: Sequence[Job], order: Sequence[int]) -> dict[int, Outcome]:
         ends: dict[int, Outcome] = {}
         with self._stopped_by_the_user(jobs):
             for index in order:
@@ -188,7 +189,9 @@ class Pairs:
                         ends[index] = launch.run(self.desks[index].take)
                     except LaunchError as error:
                         ends[index] = error
-        return [ends[index] for index in (0, 1)]
+                if self.desks[index].launch != jobs[index].launch:
+                    break  # it never began: there is no pair
+        return ends
 
     def _launch(self, index: int, job: Job) -> Launch:
         side = self.sides[index]
@@ -199,7 +202,11 @@ class Pairs:
         try:
             yield
         except (KeyboardInterrupt, CommbenchError) as error:
-            why = error if isinstance(error, CommbenchError) else StoppedError("stopped by Ctrl-C", KEPT)
+            why: CommbenchError = StoppedError("stopped by Ctrl-C", _JUDGE)
+            if isinstance(error, CommbenchError):
+                why = error
+            if isinstance(error, StoppedError):
+                why = StoppedError(error.message, _JUDGE, exit_code=error.stop_code)
             for job, desk in zip(jobs, self.desks, strict=True):
                 if desk.open:
                     close_launch(job, desk, why)
@@ -215,7 +222,7 @@ class Pairs:
             desk.take(outcome)
             fault, reason, code, hint = str(outcome["fault"]), str(outcome["reason"]), int(outcome["exit_code"]), ""
         if fault == "stopped":
-            raise StoppedError(reason, KEPT, exit_code=code)
+            raise StoppedError(reason, _JUDGE, exit_code=code)
         if fault and code == UsageError.exit_code:
             raise UsageError(f"side {side.name}: {reason}")
         if fault and desk.launch != job.launch:

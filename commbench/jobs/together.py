@@ -43,11 +43,16 @@ class Turns:
         self._over.add(side)
         return self._next(side)
 
+    @property
+    def begun(self) -> bool:
+        """Whether both have been ready at one time."""
+        return self._begun
+
     def _next(self, side: int) -> int | None:
         if self._holder == side:
             self._holder = None
         # Whoever still starts would disturb the other: the first turn is given when both are ready.
-        self._begun = self._begun or len(self._waiting | self._over) == 2  # noqa: PLR2004 - both
+        self._begun = self._begun or len(self._waiting) == 2  # noqa: PLR2004 - both
         other = 1 - self._last
         following = self._last if other in self._over else other
         if self._holder is not None or not self._begun or following not in self._waiting:
@@ -57,8 +62,10 @@ class Turns:
         return following
 
 
-def run_together(launches: Sequence[Launch], takes: Sequence[Take], first: int) -> list[Outcome]:
-    """Let two started launches take turns until both have ended.
+def run_together(launches: Sequence[Launch], takes: Sequence[Take], first: int) -> dict[int, Outcome]:
+    """Let two started launches take turns until both have ended; returns how, in the order of their ends.
+
+    Where one ends before both were ready there is no pair, and the other one is not waited for.
 
     Args:
         launches: the two.
@@ -82,6 +89,8 @@ def run_together(launches: Sequence[Launch], takes: Sequence[Take], first: int) 
         following = None
         if over:
             ends[side] = line
+            if not turns.begun:
+                return ends
             following = turns.is_over(side)
         elif isinstance(line, Mapping) and line.get("kind") == "turn":
             following = turns.wants(side)
@@ -89,4 +98,4 @@ def run_together(launches: Sequence[Launch], takes: Sequence[Take], first: int) 
             takes[side](line)
         if following is not None:
             launches[following].give_turn()
-    return [ends[side] for side in (0, 1)]
+    return ends

@@ -41,9 +41,8 @@ def github_annotations(report: GateReport) -> Iterator[str]:
         kind = "error" if curve.verdict == "regression" else "warning"
         yield _command(kind, f"commbench gate: {HEADLINES[curve.verdict]}", f"{curve_name(curve)}: {_message(curve)}")
     if not report.curves:
-        yield _command(
-            "warning", f"commbench gate: {headline(report)}", "; ".join(text for _, text in report_lines(report))
-        )
+        reasons = "; ".join(text for _, text in report_lines(report))
+        yield _command("warning", f"commbench gate: {headline(report)}", reasons)
 
 
 def _case(curve: CurveVerdict) -> ET.Element:

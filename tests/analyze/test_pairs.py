@@ -64,3 +64,11 @@ def test_endpoints_are_in_order_of_their_numbers_after_the_host(record: Any) -> 
 
     assert matrix.sources == ("host", "2", "10")
     assert matrix.targets == ("host", "0", "2", "10")
+
+
+def test_endpoints_of_a_strange_file_are_names(record: Any) -> None:
+    pairs = ["9" * 5000 + ",1", "\x1b[31m,1", ",", "1,2,3"]
+    [matrix] = matrices(of_pairs(record, {(pair, 8): 1e-6 for pair in pairs}))
+
+    assert len(matrix.cells) == 4
+    assert set(matrix.targets) == {"", "1", "2,3"}

@@ -69,7 +69,7 @@ def test_a_library_tells_its_hash_and_the_cuda_it_was_built_for(tmp_path: Path) 
     # Across the border of two pieces of 4 MiB, which must not hide it.
     text = b"NCCL version 2.30.7+cuda12.9\0"
     file.write_bytes(b"x" * ((1 << 22) - 10) + text + b"y" * 100)
-    found = dict(nccl_library._from_file(str(file)))
+    found = nccl_library.facts_of(str(file))
     assert found["nccl_built"] == "2.30.7+cuda12.9"
     assert len(found["nccl_sha256"]) == 16
-    assert dict(nccl_library._from_file(str(tmp_path / "none"))) == {}
+    assert nccl_library.facts_of(str(tmp_path / "none")) == {}

@@ -130,8 +130,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
         def run(self, take: Callable[[Mapping[str, Any]], None]) -> Mapping[str, Any]:
             return one.machine.run(self.job, take)
 
-    def together(launches: Sequence[Launch], takes: Sequence[Any], first: int) -> list[Any]:
-        ends: list[Any] = [None, None]
+    def together(launches: Sequence[Launch], takes: Sequence[Any], first: int) -> dict[int, Any]:
+        ends: dict[int, Any] = {}
         for side in (first, 1 - first):
             try:
                 ends[side] = launches[side].run(takes[side])

@@ -267,16 +267,26 @@ def test_a_library_without_what_it_needs_itself_is_broken_not_missing(
     )
 
 
-@pytest.mark.parametrize(("cuda", "gloo"), [("None", True), ("'13.0'", False)])
-def test_torch_tells_whether_gloo_is_built_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuda: str, gloo: bool
+@pytest.mark.parametrize(
+    ("cuda", "gloo", "nccl", "expected"),
+    [
+        ("None", True, False, Torch("2.13.0", gloo=True, cuda=None)),
+        ("'13.0'", False, False, Torch("2.13.0", gloo=False, cuda="13.0", gpus=2)),
+        ("'13.0'", True, True, Torch("2.13.0", gloo=True, cuda="13.0", nccl="2.30.7", gpus=2)),
+    ],
+)
+def test_torch_tells_what_is_built_in_and_which_gpus_it_sees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuda: str, gloo: bool, nccl: bool, expected: Torch
 ) -> None:
     files = {
-        "torch/__init__.py": f"__version__ = '2.13.0'\nclass version: cuda = {cuda}",
-        "torch/distributed.py": f"def is_available(): return True\ndef is_gloo_available(): return {gloo}",
+        "torch/__init__.py": f"from torch import cuda\n__version__ = '2.13.0'\nclass version: cuda = {cuda}",
+        "torch/cuda/__init__.py": "from torch.cuda import nccl\ndef device_count(): return 2",
+        "torch/cuda/nccl.py": "def version(): return (2, 30, 7)",
+        "torch/distributed.py": f"def is_available(): return True\ndef is_gloo_available(): return {gloo}\n"
+        f"def is_nccl_available(): return {nccl}",
     }
     fake_module(tmp_path, monkeypatch, files)
-    assert probe.probe_torch() == Torch("2.13.0", gloo, None if cuda == "None" else "13.0")
+    assert probe.probe_torch() == expected
 
 
 def test_a_numba_that_dislikes_numpy_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import operator
 
 import numpy
 
-from cupy.cuda import memory
+from cupy.cuda import memory, nvrtc
 from cupy.cuda.device import Device
 from cupy.cuda.stream import get_current_stream
 
@@ -162,6 +162,8 @@ class ndarray:
         self._view[slices] = _host(value)
 
     def fill(self, value):
+        if value != 0:  # zeros are a memset, all else a kernel
+            nvrtc.getVersion()
         self._view.fill(_host(value))
 
     def view(self, dtype=None, type=None):

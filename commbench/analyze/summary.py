@@ -15,6 +15,8 @@ from commbench.records import Check, Record, Seconds, Status
 from commbench.spec import Point
 from commbench.stats import FLAGS, interval_over
 
+LOOP = ("slices", "depth", "batch")  # what `PointSummary.loops` holds
+
 Interval = Literal["runs", "within_run"]
 
 _STATUS_ORDER: tuple[Status, ...] = ("ok", "failed", "hung")
@@ -42,6 +44,7 @@ class PointSummary:
         statistic: what a run's median is made of, "mixed" when runs differ.
         proven_path: every path that was proven in some run, None when none was.
         flags: of any run, worst first.
+        loops: (slices, depth, batch) of the time loop, of every run that gave a time and says so.
     """
 
     point: Point
@@ -55,6 +58,7 @@ class PointSummary:
     statistic: str
     proven_path: str | None
     flags: tuple[str, ...]
+    loops: frozenset[tuple[int, int, int]] = frozenset()
 
     @property
     def runs(self) -> int:
@@ -156,7 +160,14 @@ def _summary(point: Point, group: list[Record]) -> PointSummary:
         statistic=statistics.pop() if len(statistics) == 1 else "mixed" if statistics else group[0].statistic,
         proven_path=", ".join(proven) or None,
         flags=tuple(sorted({flag for record in group for flag in record.flags}, key=_flag_rank)),
+        loops=frozenset(_loop(record) for record in timed if record.how),
     )
+
+
+def _loop(record: Record) -> tuple[int, int, int]:
+    """Slices, depth and batch: where they change between two sizes, so does what is measured."""
+    slices, depth, batch = (record.how.get(name, 1) for name in LOOP)
+    return slices, depth, batch
 
 
 def _seconds(runs: list[Seconds]) -> Seconds | None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from commbench.ops import DTYPES, OPERATIONS
-from commbench.spec import Point
+from commbench.spec import UNKNOWN, Point
 
 Status = Literal["ok", "failed", "hung"]
 Check = Literal["ok", "wrong", "skipped"]
@@ -137,13 +137,13 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("backend", "device", "path", "mode", "cache", "variant"), _is_text),
     **dict.fromkeys(("launch", "reason", "statistic", "stop"), _is_text),
     **dict.fromkeys(("redop", "proven_path", "proof"), lambda value: value is None or _is_text(value)),
-    **dict.fromkeys(("bytes", "ranks", "run"), lambda value: _is_count(value) and value > 0),
-    "samples": _is_count,
+    **dict.fromkeys(("bytes", "run"), lambda value: _is_count(value) and value > 0),
+    **dict.fromkeys(("ranks", "samples"), _is_count),
     "root": lambda value: value is None or _is_count(value),
     "in_place": lambda value: isinstance(value, bool),
     "flags": _is_list_of_texts,
-    "op": lambda value: _is_text(value) and value in OPERATIONS,
-    "dtype": lambda value: _is_text(value) and value in DTYPES,
+    "op": lambda value: _is_text(value) and value in (*OPERATIONS, UNKNOWN),
+    "dtype": lambda value: _is_text(value) and value in (*DTYPES, UNKNOWN),
     "status": lambda value: _is_text(value) and value in get_args(Status),
     "check": lambda value: _is_text(value) and value in get_args(Check),
     **dict.fromkeys(("seconds", "histogram"), lambda value: value is None or isinstance(value, dict)),

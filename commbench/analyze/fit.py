@@ -24,7 +24,7 @@ import numpy as np
 
 from commbench.analyze.estimates import Estimator, fit_runs
 from commbench.analyze.fitted import CurveFit, Estimate, Quality, Segment
-from commbench.analyze.lack_of_fit import pure_error_probability, signs_probability
+from commbench.analyze.lack_of_fit import has_bump, pure_error_probability, signs_probability
 from commbench.analyze.likelihood import Vector
 from commbench.analyze.piecewise import Piecewise
 from commbench.analyze.segments import MIN_SIZES, MOST, Breaks, choose
@@ -64,7 +64,7 @@ def fit_curve(curve: Curve, segments: int | None = None) -> CurveFit:
     rough = float(np.median(np.abs(lines.residuals))) > _ROUGH
     systematic = _is_systematic(lines, by_run)
     worst = int(np.abs(lines.residuals).argmax())
-    bandwidth = estimates.segments[-1].bandwidth
+    bandwidth, factor = estimates.segments[-1].bandwidth, curve.key.bus_factor
     return CurveFit(
         curve=curve,
         points=len(sizes),
@@ -72,7 +72,7 @@ def fit_curve(curve: Curve, segments: int | None = None) -> CurveFit:
         interval=estimates.interval,
         alpha=estimates.segments[0].alpha,
         bandwidth=bandwidth,
-        bus_bandwidth=bandwidth.scaled(curve.key.bus_factor),
+        bus_bandwidth=Estimate(None) if factor is None else bandwidth.scaled(factor),
         n_half=estimates.n_half,
         segments=estimates.segments,
         quality="poor" if systematic or rough else "good",
@@ -172,7 +172,7 @@ def _is_systematic(lines: Piecewise, by_run: Sequence[dict[int, float]]) -> bool
     sizes = lines.sizes.tolist()
     if sorted(np.abs(lines.residuals))[-1 - _FEW] < _OFF:
         return False
-    if signs_probability(lines.residuals.tolist()) < _UNLIKELY:
+    if signs_probability(lines.residuals.tolist()) < _UNLIKELY or has_bump(lines.residuals, lines.scale):
         return True
     full = [[run[size] for size in sizes] for run in by_run if len(run) == len(sizes)]
     parameters = 2 * len(lines.theta)

@@ -62,7 +62,7 @@ class CurveFit:
         interval: what the intervals are over.
         alpha: seconds, of the first segment.
         bandwidth: algorithm bandwidth B in bytes per second, of the last segment.
-        bus_bandwidth: B x bus factor.
+        bus_bandwidth: B x bus factor; nothing known where the factor is not.
         n_half: n_1/2 = alpha B in bytes.
         segments: ascending, one to three.
         quality: "poor" when the residuals are not noise, or half of them above 10 %: the lines say little then.

@@ -215,4 +215,5 @@ class _Climb:
             u, v = self._along[:, 0], self._along[:, 1]
             length = (u * p + v * q) / (u * u * a + 2 * u * v * b + v * v * c + _TINY)
             step = np.where(self._free[:, None], step, self._along * length[:, None])
-        return step / np.maximum(1.0, np.abs(step).max(axis=1))[:, None]
+        limited: Vector = step / np.maximum(1.0, np.abs(step).max(axis=1))[:, None]
+        return limited

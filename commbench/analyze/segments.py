@@ -3,10 +3,10 @@
 Libraries switch protocols at some sizes, and the time jumps there; so segments are not forced to meet. Each
 has alpha and 1/B of its own, the scale of the noise is common. The choice is the smallest of
 
-    -2 log L + log n x (2 a segment + 1 a break + 2 more a break) x n / (n - 2)
+    -2 log L + log n x (2 a segment + 1 a break + 2 more a break) x n / (n - 4)
 
 Plain BIC (1 a break) splits a fifth of the curves that have no switch. Two more a break split 2 % at 31 sizes
-but 6 % at 10 to 16; the last factor makes that 1 to 3 % at any number of sizes (results/statistics-fit.md).
+but 10 to 16 % at 8 to 14; the last factor makes that 1 to 4 % at any number (results/statistics-fit.md).
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def choose(sizes: Vector, seconds: Vector, counts: Sequence[int], forbidden: Col
     curve = np.log(sizes), np.log(seconds)
     stride = -(-len(sizes) // _EXHAUSTIVE)
     thinned = curve[0][::stride], curve[1][::stride]
-    cuts = _cuts(len(thinned[0]), tuple(counts))
+    cuts = every_cut(len(thinned[0]), tuple(counts))
     if forbidden:
         cuts = Cuts.of(len(thinned[0]), [cut for cut in cuts.breaks if not {stride * b for b in cut} & set(forbidden)])
     if not cuts.breaks:
         return None
-    found = _best_of_each_count(*thinned, cuts)
+    found = best_of_each_count(*thinned, cuts)
     if stride > 1:
         found = [_refined(*curve, tuple(stride * b for b in cut), stride, forbidden) for cut, _ in found]
     return min(found, key=lambda one: -2 * one[1] + len(one[0]) * price_of_a_break(len(sizes)))[0]
@@ -57,11 +57,11 @@ def choose(sizes: Vector, seconds: Vector, counts: Sequence[int], forbidden: Col
 
 def price_of_a_break(sizes: int) -> float:
     """What a break must gain in twice the log-likelihood: it brings a line and a place."""
-    return 5 * math.log(sizes) * sizes / (sizes - 2)
+    return 5 * math.log(sizes) * sizes / max(sizes - 4, 1)
 
 
 @lru_cache(maxsize=64)
-def _cuts(points: int, counts: tuple[int, ...]) -> Cuts:
+def every_cut(points: int, counts: tuple[int, ...]) -> Cuts:
     """Every way to cut so many points into so many segments that are long enough."""
     # Choosing from a shorter row and spreading the choice out gives exactly the cuts with the gaps wanted.
     chosen = [
@@ -73,7 +73,7 @@ def _cuts(points: int, counts: tuple[int, ...]) -> Cuts:
     return Cuts.of(points, chosen)
 
 
-def _best_of_each_count(log_sizes: Vector, log_seconds: Vector, cuts: Cuts) -> list[tuple[Breaks, float]]:
+def best_of_each_count(log_sizes: Vector, log_seconds: Vector, cuts: Cuts) -> list[tuple[Breaks, float]]:
     best: dict[int, tuple[Breaks, float]] = {}
     for cut, loglik in zip(cuts.breaks, _logliks(log_sizes, log_seconds, cuts), strict=True):
         if len(cut) not in best or loglik > best[len(cut)][1]:

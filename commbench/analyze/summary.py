@@ -114,9 +114,9 @@ def algbw(point: Point, seconds: float) -> float | None:
 
 
 def busbw(point: Point, seconds: float) -> float | None:
-    """Bus bandwidth, algbw x bus factor, in bytes per second; None for a time that is none."""
-    rate = algbw(point, seconds)
-    return None if rate is None else rate * point.bus_factor
+    """Bus bandwidth, algbw x bus factor, in bytes per second; None for a time that is none, or no known factor."""
+    rate, factor = algbw(point, seconds), point.bus_factor
+    return None if rate is None or factor is None else rate * factor
 
 
 def points(records: Iterable[Record]) -> list[PointSummary]:

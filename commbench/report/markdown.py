@@ -15,6 +15,7 @@ from commbench.report.tables import (
     fit_lines,
     fit_rows,
     fits_note,
+    labelled_lines,
     labelled_notes,
     problem_lines,
     row_cells,
@@ -39,7 +40,7 @@ def fits_markdown(fits: Sequence[CurveFit]) -> str:
     """The fits of some curves; what the intervals are, and all notes, below."""
     shared = escape(SEPARATOR.join(common_words([fitted.curve for fitted in fits])))
     table = _table(FIT_COLUMNS, fit_rows(fits), left=1)
-    return f"### {shared}\n\n{table}\n\n{_list([fits_note(fits), *labelled_notes(fits)])}"
+    return f"### {shared}\n\n{table}\n\n{_list([fits_note(fits), *labelled_lines(fits), *labelled_notes(fits)])}"
 
 
 def escape(text: str) -> str:

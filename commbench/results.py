@@ -66,11 +66,26 @@ def load(path: str | Path) -> Results:
     Raises:
         ResultsError: the file is missing, empty, not ours, damaged in the middle, or of a newer schema.
     """
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            return read(file, path)
+    except UnicodeDecodeError as error:
+        raise ResultsError(f"{path}: not text, so not a results file", "is it a commbench results file?") from error
+    except OSError as error:
+        raise ResultsError(f"{path}: {error.strerror}") from error
+
+
+def read(file: IO[str], path: str | Path) -> Results:
+    """Read an open results file, as `load` does; `path` is what it is called.
+
+    Raises:
+        ResultsError: as for `load`, but for what opening and decoding raise.
+    """
     runs: list[dict[str, Any]] = []
     ends: list[dict[str, Any]] = []
     warnings: list[str] = []
     records: dict[tuple[Point, int], Record] = {}
-    for line in _lines(Path(path), warnings):
+    for line in _lines(file, path, warnings):
         kind = line.get("kind")
         try:
             if kind == "run":
@@ -102,32 +117,24 @@ def _refuse_newer(path: str | Path, line: Mapping[str, Any]) -> None:
         )
 
 
-def _lines(path: Path, warnings: list[str]) -> Iterator[dict[str, Any]]:
+def _lines(file: IO[str], path: str | Path, warnings: list[str]) -> Iterator[dict[str, Any]]:
     number = 0
     broken: tuple[int, str] | None = None
-    try:
-        with path.open(encoding="utf-8") as file:
-            while text := file.readline(_MAX_LINE):
-                number += 1
-                if broken:
-                    raise ResultsError(
-                        f"{path}: line {broken[0]} is damaged: {broken[1]}", "is it a commbench results file?"
-                    )
-                if text.startswith(_TRACE_PREFIX) or not text.strip():
-                    continue
-                try:
-                    line = json.loads(text)
-                except (ValueError, RecursionError) as error:
-                    broken = number, str(error)
-                    continue
-                if not isinstance(line, dict):
-                    broken = number, "not a JSON object"
-                    continue
-                yield line
-    except UnicodeDecodeError as error:
-        raise ResultsError(f"{path}: not text, so not a results file", "is it a commbench results file?") from error
-    except OSError as error:
-        raise ResultsError(f"{path}: {error.strerror}") from error
+    while text := file.readline(_MAX_LINE):
+        number += 1
+        if broken:
+            raise ResultsError(f"{path}: line {broken[0]} is damaged: {broken[1]}", "is it a commbench results file?")
+        if text.startswith(_TRACE_PREFIX) or not text.strip():
+            continue
+        try:
+            line = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            broken = number, str(error)
+            continue
+        if not isinstance(line, dict):
+            broken = number, "not a JSON object"
+            continue
+        yield line
     if number == 0:
         raise ResultsError(f"{path}: the file is empty", "the sweep that should have written it did not start")
     if broken and number == 1:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
+from statistics import median
 
 import numpy as np
 
@@ -31,7 +32,8 @@ from commbench.analyze.segments import MIN_SIZES, MOST, Breaks, choose
 from commbench.analyze.summary import LOOP, Curve, PointSummary
 from commbench.analyze.switches import misplaced
 from commbench.errors import CannotTellError
-from commbench.units import format_size, format_size_about
+from commbench.spec import UNKNOWN
+from commbench.units import format_seconds, format_size, format_size_about
 
 __all__ = ["CurveFit", "Estimate", "Quality", "Segment", "fit_curve", "fit_curves"]
 
@@ -39,6 +41,7 @@ _NEARLY_ALL = 9  # bandwidth at D is B D / (D + n_1/2): 90 % at 9 n_1/2
 _UNLIKELY = 0.01  # probability that noise alone leaves such residuals
 _ROUGH = 0.1  # the median size is farther than this from the line
 _OFF = 0.05  # so far off the line that it matters, where it is more than
+_FALLS = 1.5  # by so much from the smallest to the largest sizes
 _FEW = 2  # single sizes: those are named, and do not make a fit poor
 
 
@@ -50,7 +53,8 @@ def fit_curve(curve: Curve, segments: int | None = None) -> CurveFit:
         segments: how many lines; None chooses one to three.
 
     Raises:
-        CannotTellError: one rank, fewer than four sizes (a segment) with sound times, or a time that is none.
+        CannotTellError: one rank, fewer than four sizes (a segment) with sound times, a time that is none, or
+            times that fall with size.
     """
     _refuse_hopeless(curve)
     sound = [point for point in curve.points if point.is_sound]
@@ -101,7 +105,7 @@ def fit_curves(curves: Iterable[Curve], segments: int | None = None) -> tuple[li
 
 
 def _refuse_hopeless(curve: Curve) -> None:
-    name = curve.key.op
+    name = curve.key.op if curve.key.op != UNKNOWN else "unknown operation"
     if curve.key.ranks == 1:
         raise CannotTellError(
             f"{name} on 1 rank: nothing travels, so there is no alpha and no B", "measure with --ranks 2 or more"
@@ -119,6 +123,15 @@ def _refuse_hopeless(curve: Curve) -> None:
         raise CannotTellError(
             f"{name}: a fit needs {MIN_SIZES} sizes, there {'is' if len(sound) == 1 else 'are'} {len(sound)}",
             "measure from 8 bytes to 64M: -b 8 -e 64M",
+        )
+    times = [point.seconds.median for point in sound if point.seconds]
+    third = len(times) // 3
+    first, last = median(times[: third + 1]), median(times[-third - 1 :])
+    if first > _FALLS * last:
+        raise CannotTellError(
+            f"{name}: the times fall with size, from {format_seconds(first)} to {format_seconds(last)}: "
+            "alpha + D/B does not describe that",
+            "`commbench show` lists them; did something else use the machine at first?",
         )
 
 

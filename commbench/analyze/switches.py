@@ -15,7 +15,7 @@ from commbench.analyze.piecewise import Piecewise
 Comes = Literal["late", "early"]
 
 _WORTH_A_WORD = 0.05
-_SURE = 2.0  # standard deviations
+_SURE = 2.5  # standard deviations
 
 
 @dataclass(frozen=True, slots=True)

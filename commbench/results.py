@@ -28,6 +28,7 @@ from typing import IO, Any
 import numpy as np
 
 from commbench.errors import ResultsError
+from commbench.record_lines import RecordLines
 from commbench.records import Record, refuse_other_types
 from commbench.spec import Point
 
@@ -84,19 +85,22 @@ def read(file: IO[str], path: str | Path) -> Results:
     runs: list[dict[str, Any]] = []
     ends: list[dict[str, Any]] = []
     warnings: list[str] = []
-    records: dict[tuple[Point, int], Record] = {}
-    for line in _lines(file, path, warnings):
-        kind = line.get("kind")
+    quick = RecordLines()
+    records: dict[tuple[int, int], Record] = {}
+    for line in _lines(file, path, warnings, quick):
+        kind = "record" if isinstance(line, Record) else line.get("kind")
         try:
-            if kind == "run":
+            if isinstance(line, Record) or kind == "record":
+                record = line if isinstance(line, Record) else Record.from_json(line)
+                point = record.point if record is line else quick.known(record.point)
+                key = id(point), record.run
+                before = records.get(key)
+                if before is None or before.partial or not record.partial:
+                    records[key] = record
+            elif kind == "run":
                 _refuse_newer(path, line)
                 refuse_other_types({"run": line["run"]})
                 runs.append(line)
-            elif kind == "record":
-                record = Record.from_json(line)
-                before = records.get((record.point, record.run))
-                if before is None or before.partial or not record.partial:
-                    records[record.point, record.run] = record
             elif kind == "end":
                 ends.append(line)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -117,7 +121,9 @@ def _refuse_newer(path: str | Path, line: Mapping[str, Any]) -> None:
         )
 
 
-def _lines(file: IO[str], path: str | Path, warnings: list[str]) -> Iterator[dict[str, Any]]:
+def _lines(
+    file: IO[str], path: str | Path, warnings: list[str], quick: RecordLines
+) -> Iterator[dict[str, Any] | Record]:
     number = 0
     broken: tuple[int, str] | None = None
     while text := file.readline(_MAX_LINE):
@@ -125,6 +131,9 @@ def _lines(file: IO[str], path: str | Path, warnings: list[str]) -> Iterator[dic
         if broken:
             raise ResultsError(f"{path}: line {broken[0]} is damaged: {broken[1]}", "is it a commbench results file?")
         if text.startswith(_TRACE_PREFIX) or not text.strip():
+            continue
+        if (record := quick.read(text)) is not None:
+            yield record
             continue
         try:
             line = json.loads(text)

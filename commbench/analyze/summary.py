@@ -167,7 +167,7 @@ def _summary(point: Point, group: list[Record]) -> PointSummary:
 def _loop(record: Record) -> tuple[int, int, int]:
     """Slices, depth and batch: where they change between two sizes, so does what is measured."""
     how = dict(record.how.items())
-    slices, depth, batch = (how.get(name, 1) for name in LOOP)
+    slices, depth, batch = (how[name] if isinstance(how.get(name), int) else 1 for name in LOOP)
     return slices, depth, batch
 
 

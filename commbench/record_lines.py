@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import ItemsView, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar, overload
 
@@ -166,46 +166,39 @@ def _slowest(text: str) -> tuple[int, float] | None:
 
 
 class LaterObject(Mapping[str, Any]):
-    """A JSON object that is read when somebody looks into it; a damaged one is empty."""
+    """A JSON object, read whenever somebody looks into it and not kept; a damaged one is empty."""
 
-    __slots__ = ("_read", "_text")
+    __slots__ = ("_text",)
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._read: dict[str, Any] | None = None
-
-    def _now(self) -> dict[str, Any]:
-        if self._read is None:
-            self._read, self._text = _later(self._text, dict), ""
-        return self._read
 
     def __getitem__(self, key: str) -> Any:
-        return self._now()[key]
+        return _later(self._text, dict)[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._now())
+        return iter(_later(self._text, dict))
 
     def __len__(self) -> int:
-        return len(self._now())
+        return len(_later(self._text, dict))
+
+    def items(self) -> ItemsView[str, Any]:
+        return _later(self._text, dict).items()
 
     def __repr__(self) -> str:
-        return repr(self._now())
+        return repr(_later(self._text, dict))
 
 
 class LaterList(Sequence[Mapping[str, Any]]):
     """A JSON list of objects, likewise."""
 
-    __slots__ = ("_read", "_text")
+    __slots__ = ("_text",)
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._read: list[Any] | None = None
 
-    def _now(self) -> list[Any]:
-        if self._read is None:
-            self._read, self._text = _later(self._text, list), ""
-            self._read = [one for one in self._read if isinstance(one, dict)]
-        return self._read
+    def _now(self) -> list[Mapping[str, Any]]:
+        return [one for one in _later(self._text, list) if isinstance(one, dict)]
 
     @overload
     def __getitem__(self, at: int) -> Mapping[str, Any]: ...
@@ -214,11 +207,14 @@ class LaterList(Sequence[Mapping[str, Any]]):
     def __getitem__(self, at: int | slice) -> Mapping[str, Any] | Sequence[Mapping[str, Any]]:
         return self._now()[at]
 
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        return iter(self._now())
+
     def __len__(self) -> int:
         return len(self._now())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
+        return isinstance(other, Sequence) and self._now() == list(other)
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -116,7 +116,7 @@ _SECONDS_FIELDS = tuple(f.name for f in fields(Seconds))
 def _plain(value: Any) -> Any:
     """What JSON can write of a mapping or a sequence that was left unread."""
     if isinstance(value, Mapping):
-        return dict(value)
+        return dict(value.items())
     return value if isinstance(value, str) or not isinstance(value, Sequence) else list(value)
 
 

@@ -39,10 +39,10 @@ __all__ = ["CurveFit", "Estimate", "Quality", "Segment", "fit_curve", "fit_curve
 
 _NEARLY_ALL = 9  # bandwidth at D is B D / (D + n_1/2): 90 % at 9 n_1/2
 _UNLIKELY = 0.01  # probability that noise alone leaves such residuals
-_ROUGH = 0.1  # the median size is farther than this from the line
-_OFF = 0.05  # so far off the line that it matters, where it is more than
+_OFF = 0.1  # so far from the line that it matters
+_FEW = 2  # so many sizes may be off: the worst is named, and they do not make a fit poor
 _FALLS = 1.5  # by so much from the smallest to the largest sizes
-_FEW = 2  # single sizes: those are named, and do not make a fit poor
+_FAR = 100  # times the last measured size: too far to name one
 
 
 def fit_curve(curve: Curve, segments: int | None = None) -> CurveFit:
@@ -65,9 +65,9 @@ def fit_curve(curve: Curve, segments: int | None = None) -> CurveFit:
     by_run = _by_run(sound)
     runs = fit_runs(lines, by_run)
     estimates = Estimator(lines, runs)
-    rough = float(np.median(np.abs(lines.residuals))) > _ROUGH
+    rough = float(np.median(np.abs(lines.residuals))) > _OFF
     systematic = _is_systematic(lines, by_run)
-    worst = int(np.abs(lines.residuals).argmax())
+    worst = int(np.abs(lines.residuals.round(6)).argmax())  # of nothing but rounding the first
     bandwidth, factor = estimates.segments[-1].bandwidth, curve.key.bus_factor
     return CurveFit(
         curve=curve,
@@ -215,15 +215,20 @@ def _limits(segments: Sequence[Segment]) -> Iterator[str]:
 
 
 def _around(segment: Segment) -> str:
+    if segment.n_half > _FAR * segment.to_bytes:
+        return "n_1/2 is far beyond the sweep"
+    if segment.n_half < segment.from_bytes / _FAR:
+        return "n_1/2 is far below the sweep"
     return f"n_1/2 is about {format_size_about(segment.n_half)}"
 
 
 def _tuning(lines: Piecewise, segments: Sequence[Segment], seconds: Vector) -> Iterator[str]:
     for found in misplaced(lines, segments, seconds):
-        which, until = ("above", "from") if found.comes == "late" else ("below", "up to")
+        size = format_size(found.until)
+        which, until = ("above", f"from {size} on") if found.comes == "late" else ("below", f"up to {size}")
         yield (
             f"switch at {format_size(found.at)} comes {100 * found.share:.0f} % {found.comes}: "
-            f"the protocol {which} it would be faster {until} {format_size(found.until)}"
+            f"the protocol {which} it would be faster {until}"
         )
 
 
@@ -236,7 +241,7 @@ def _doubts(segments: int, *, systematic: bool, rough: bool) -> Iterator[str]:
 
 
 def _meaning(curve: Curve) -> Iterator[str]:
-    if curve.key.op == "p2p":
+    if curve.key.op == "p2p" and curve.key.mode in ("sync", "pipe"):
         way = "half a round trip" if curve.key.mode == "sync" else "a one-way stream with a window"
         yield f"alpha and B come from {way} (mode {curve.key.mode})"
     elif curve.key.mode == "pipe":

@@ -115,7 +115,7 @@ def climb(
     *,
     held: Vector | None = None,
     floor: float = SCALE_FLOOR,
-    tolerance: float = 1e-8,
+    tolerance: float = 1e-6,
     looks: int = _MAX_LOOKS,
 ) -> Peaks:
     """The maxima of all rows, from `theta` (float64[segments, 2]) and `scale` (float64[rows]) on.

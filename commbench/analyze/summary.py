@@ -44,7 +44,7 @@ class PointSummary:
         statistic: what a run's median is made of, "mixed" when runs differ.
         proven_path: every path that was proven in some run, None when none was.
         flags: of any run, worst first.
-        loops: (slices, depth, batch) of the time loop, of every run that gave a time and says so.
+        loops: (slices, depth, batch) of the time loop in the runs that gave a time; 1 where a record does not say.
     """
 
     point: Point
@@ -160,13 +160,14 @@ def _summary(point: Point, group: list[Record]) -> PointSummary:
         statistic=statistics.pop() if len(statistics) == 1 else "mixed" if statistics else group[0].statistic,
         proven_path=", ".join(proven) or None,
         flags=tuple(sorted({flag for record in group for flag in record.flags}, key=flag_rank)),
-        loops=frozenset(_loop(record) for record in timed if record.how),
+        loops=frozenset(map(_loop, timed)),
     )
 
 
 def _loop(record: Record) -> tuple[int, int, int]:
     """Slices, depth and batch: where they change between two sizes, so does what is measured."""
-    slices, depth, batch = (record.how.get(name, 1) for name in LOOP)
+    how = dict(record.how.items())
+    slices, depth, batch = (how[name] if isinstance(how.get(name), int) else 1 for name in LOOP)
     return slices, depth, batch
 
 

@@ -41,8 +41,8 @@ def misplaced(curve: Piecewise, segments: Iterable[Segment], seconds: Vector) ->
 
     A size counts when both its measured time and its own line are above the neighbour's line: a switch that
     was placed one size off, or one odd time, must not look like a finding. Where the neighbour's alpha or B
-    is not identified its bound is taken, the slow one. Lines whose B falls are no protocols to choose among:
-    there the data leave a cache, and no switch comes too early.
+    is not identified its bound is taken, the slow one. Where B falls the data leave a cache: those are no two
+    protocols to choose among, and nothing is said.
 
     Args:
         curve: the fit.
@@ -51,12 +51,14 @@ def misplaced(curve: Piecewise, segments: Iterable[Segment], seconds: Vector) ->
     """
     edges = (0, *curve.breaks, len(curve.sizes))
     for number, (below, above) in enumerate(pairwise(segments)):
+        if above.line[1] >= below.line[1]:
+            continue
         at = edges[number + 1]
         sides: tuple[tuple[Comes, Segment, Segment, int, range], ...] = (
             ("late", below, above, number + 1, range(at - 1, edges[number] - 1, -1)),
             ("early", above, below, number, range(at, edges[number + 2])),
         )
-        for comes, own, other, segment, positions in sides[: 1 if above.line[1] > below.line[1] else 2]:
+        for comes, own, other, segment, positions in sides:
             gains: list[tuple[int, float]] = []
             for position in positions:
                 size = float(curve.sizes[position])

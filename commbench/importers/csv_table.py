@@ -14,7 +14,6 @@ import csv
 import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 from operator import itemgetter
 from typing import IO, Any
@@ -23,7 +22,7 @@ import numpy as np
 
 from commbench.errors import ResultsError
 from commbench.importers import cells
-from commbench.importers.foreign import NOTHING_KNOWN, launch_of, results_of
+from commbench.importers.foreign import launch_of, results_of
 from commbench.records import Record, Seconds
 from commbench.results import Results
 from commbench.spec import Point
@@ -170,22 +169,29 @@ def _rows(
     rows: Iterator[list[str]], columns: Mapping[str, int], width: int, lines: _Lines
 ) -> Iterator[tuple[Point, Launch, float]]:
     """Point, launch and seconds of every row."""
-    points: dict[Any, Point] = {}  # rows repeat each other: what was understood once is kept
+    curves: dict[Any, tuple[dict[str, Any], dict[str, Point]]] = {}  # rows repeat each other: what was read is kept
     launches: dict[Any, Launch] = {}
-    of_point = _getter([columns[name] for name in cells.POINT if name in columns])
+    size, at = columns["bytes"], columns["seconds"]
+    of_curve = _getter([columns[name] for name in cells.POINT if name in columns and name != "bytes"])
     of_launch = _getter([columns[name] for name in _LAUNCH if name in columns])
     try:
         for row in rows:
             if len(row) != width and (len(row) < width or any(map(str.strip, row[width:]))):
                 raise lines.error(f"{len(row)} cell{'s' * (len(row) > 1)}, the header has {width}")
-            which, where = of_point(row), of_launch(row)
-            if (point := points.get(which)) is None:
+            which, where = of_curve(row), of_launch(row)
+            if (curve := curves.get(which)) is None:
                 keys = {name: _cell(read, row, name, columns, lines) for name, read in cells.POINT.items()}
-                point = points[which] = replace(NOTHING_KNOWN, **keys)
+                curve = curves[which] = keys, {}
+            if (point := curve[1].get(row[size])) is None:
+                keys = curve[0] | {"bytes": _cell(cells.size, row, "bytes", columns, lines)}
+                point = curve[1][row[size]] = Point(**keys)
             if (launch := launches.get(where)) is None:
                 run, session, pair = (_cell(read, row, name, columns, lines) for name, read in _LAUNCH.items())
                 launch = launches[where] = run, session, pair
-            yield point, launch, _cell(cells.seconds, row, "seconds", columns, lines)
+            try:
+                yield point, launch, cells.seconds(row[at])
+            except ResultsError as error:
+                raise lines.error(error.message, error.hint, "seconds") from error
     except csv.Error as error:
         raise lines.error(f"not CSV: {error}", "is a quotation mark missing?") from error
 

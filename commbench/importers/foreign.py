@@ -1,4 +1,4 @@
-"""What all importers share: the point of a file that says little, and results without a launch of ours."""
+"""What all importers share: results without a launch of ours."""
 
 from __future__ import annotations
 
@@ -7,13 +7,6 @@ from typing import Any
 
 from commbench.records import Record
 from commbench.results import SCHEMA, Results
-from commbench.spec import UNKNOWN, Point
-
-NOTHING_KNOWN = Point(
-    op=UNKNOWN, in_place=False, dtype=UNKNOWN, redop=None, root=None, bytes=0, ranks=0, backend=UNKNOWN,
-    device=UNKNOWN, path=UNKNOWN, mode=UNKNOWN, cache=UNKNOWN,
-)  # fmt: skip
-"""The point of which nothing is known; `in_place` is a boolean everywhere, so it is False where it is not said."""
 
 
 def results_of(

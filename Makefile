@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 OPTIONS ?= --op allreduce
 
-.PHONY: sweep test check format docs-check bench plots clean
+.PHONY: sweep test check format docs-check bench plots gpu-deps clean
 
 sweep: .venv/.for-sweep
 	$(BIN)/commbench sweep $(OPTIONS)
@@ -31,8 +31,13 @@ bench: .venv/.for-test
 plots: .venv/.for-test
 	for file in results/*.jsonl; do $(BIN)/commbench plot $$file; done
 
+# What scripts/gpu_check.sh needs beside torch and CuPy on a machine without a package index: pure Python only.
+gpu-deps: .venv/bin/pip
+	$(BIN)/pip install --quiet --target .gpu-deps --no-deps --upgrade \
+		'typer==0.16.1' 'click<8.2' shellingham rich markdown-it-py mdurl pygments typing-extensions nvidia-ml-py
+
 clean:
-	rm -rf .venv .venv-openmpi build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-openmpi .gpu-deps build *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 .venv/bin/pip:
 	$(PYTHON) -m venv .venv || { echo "Debian keeps venv apart: apt-get install python3-venv" >&2; rm -rf .venv; exit 1; }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, get_args
 
 from commbench.errors import UsageError
@@ -20,6 +20,20 @@ THREAD_LEVELS = ("single", "funneled", "serialized", "multiple")
 LOOPS = ("auto", "compiled", "python")
 MAX_SIZES = 4096
 SAME_GPU = "same-gpu"
+HOST = -1
+"""Stands for the host's memory where the endpoints of a copy are numbered as GPUs are; "host" in words."""
+READ = "read"
+"""The path whose points have one size, an address."""
+READ_BYTES = 8
+COPY_PATHS: Mapping[str, str] = {
+    "peer": "peer access on",
+    "staged": "peer access off: the driver goes through host memory",
+    READ: "a kernel on the target loads from the source, one address after the other",
+    "local": "inside one GPU, read and written, counted once",
+    "pinned": "page-locked host memory",
+    "pageable": "ordinary host memory",
+}
+"""The ways that a copy can take between GPUs, inside one, and between a GPU and the host."""
 
 InPlace = Literal["native", "no", "yes", "both"]
 
@@ -32,11 +46,11 @@ class Point:
         redop: the reduction, None for operations that do not reduce.
         root: the root's rank, None for operations without one.
         bytes: D as `ops` defines it per operation.
-        path: the interconnect asked for ("auto": whatever the library takes).
+        path: the interconnect asked for ("auto": whatever the library takes), or the way that a copy takes.
         mode: "sync" (one call at a time, ranks aligned), "pipe" (back to back) or "graph" (a CUDA graph of them).
         cache: "hot" (one buffer) or "rotated" (slices beyond the last-level cache).
         device: where the buffers are, "cpu" or "cuda".
-        variant: what only some operations have, as "imbalance=1.5", "pair=0,3" or "bidirectional".
+        variant: what only some points have, as "imbalance=1.5", "pair=0,3", "bidirectional" or "staged".
     """
 
     op: str
@@ -110,6 +124,8 @@ class Capabilities:
         devices: where its buffers can be; the usual one first.
         modes: the modes it can be timed in.
         caches: the cache modes it offers.
+        paths: the ways that its copies can take; such a back end works between endpoints, which are no ranks.
+        usual: fields of a sweep whose usual value is another for it.
     """
 
     forms: Mapping[str, tuple[bool, ...]]
@@ -118,6 +134,8 @@ class Capabilities:
     devices: tuple[str, ...] = ("cpu",)
     modes: tuple[str, ...] = ("sync", "pipe")
     caches: tuple[str, ...] = CACHES
+    paths: tuple[str, ...] = ()
+    usual: Mapping[str, Any] = field(default_factory=dict)
 
 
 USUAL_ON_GPUS: Mapping[str, Any] = {"modes": ("pipe",), "cache": "rotated", "max_bytes": 1 << 30}
@@ -128,7 +146,8 @@ USUAL_ON_GPUS: Mapping[str, Any] = {"modes": ("pipe",), "cache": "rotated", "max
 class Sweep:
     """Everything `commbench sweep` was asked for. Sizes in bytes, times in seconds, shares below 1.
 
-    `device` is "" until the back end is chosen.
+    `device` is "" until the back end is chosen. `paths` are those asked for, () for all; `routes` what a back end
+    between endpoints then measures, as "peer:0,1" or "pinned:host,0", once it is known what this machine has.
 
     Raises:
         UsageError: for whatever makes no sense on any machine, naming the flag.
@@ -151,6 +170,8 @@ class Sweep:
     imbalance: float = 1.5
     pair: tuple[int, int] | None = None
     bidirectional: bool = False
+    paths: tuple[str, ...] = ()
+    routes: tuple[str, ...] = ()
     runs: int = 3
     iters: int | None = None
     warmup_iters: int | None = None
@@ -164,6 +185,7 @@ class Sweep:
     on_hang: str = "stop"
     nccl_lib: str = ""
     allow_shared_gpu: bool = False
+    staged: bool = False
     thread_level: str = "single"
     loop: str = "auto"
     emulate: str = ""
@@ -250,11 +272,6 @@ class Sweep:
             f"--init-timeout {self.init_timeout:g} s: more than 0",
             "use --init-timeout 10m",
         )
-        yield (
-            self.pair is not None and (self.pair[0] == self.pair[1] or min(self.pair) < 0),
-            f"--pair {self.pair and ','.join(map(str, self.pair))}: two different ranks",
-            "use --pair 0,1",
-        )
 
     def path_label(self, path: str = "auto") -> str:
         """What the points call the interconnect: ranks on one GPU test answers, so no path is claimed for them."""
@@ -285,35 +302,46 @@ class Sweep:
             self._refuse_what_is_not_there(name, ranks, able)
             sizes, note = self._rounded_sizes(name, ranks)
             notes += note
-            for in_place in self._forms(name, able):
-                points += [
-                    Point(
-                        op=name,
-                        in_place=in_place,
-                        dtype=self.dtype,
-                        redop=self.redop if OPERATIONS[name].reduces else None,
-                        root=self.root if OPERATIONS[name].rooted else None,
-                        bytes=size,
-                        ranks=ranks,
-                        backend=self.backend,
-                        device=self.device or able.devices[0],
-                        path=self.path_label(path),
-                        mode=mode,
-                        cache=self.cache,
-                        variant=self._variant(name, ranks),
-                    )
-                    for mode in self.modes
-                    for size in sizes
-                ]
+            points += [
+                Point(
+                    op=name,
+                    in_place=in_place,
+                    dtype=self.dtype,
+                    redop=self.redop if OPERATIONS[name].reduces else None,
+                    root=self.root if OPERATIONS[name].rooted else None,
+                    bytes=size,
+                    ranks=2 if able.paths else ranks,
+                    backend=self.backend,
+                    device=self.device or able.devices[0],
+                    path=way,
+                    mode=mode,
+                    cache=self.cache if way != READ else "hot",
+                    variant=variant,
+                )
+                for in_place in self._forms(name, able)
+                for way, variant in self._ways(name, ranks, path)
+                for mode in (self.modes if way != READ else ("sync",))
+                for size in (sizes if way != READ else [READ_BYTES])
+            ]
         return points, notes
 
+    def _ways(self, name: str, ranks: int, path: str) -> list[tuple[str, str]]:
+        """(path, variant) of the curves of an operation."""
+        if not self.routes:
+            return [(self.path_label(path), self._variant(name, ranks))]
+        both = ";bidirectional" if self.bidirectional else ""
+        routes = [route.partition(":") for route in self.routes]
+        return [(way, f"pair={pair}{both}") for way, _, pair in routes]
+
     def _variant(self, name: str, ranks: int) -> str:
+        words = []
         if name == "alltoallv":
-            return f"imbalance={self.imbalance:g}"
+            words.append(f"imbalance={self.imbalance:g}")
         if name == "p2p":
             pair = self.pair or (0, ranks - 1)
-            return f"pair={pair[0]},{pair[1]}" + (";bidirectional" if self.bidirectional else "")
-        return ""
+            words.append(f"pair={pair[0]},{pair[1]}")
+            words += ["bidirectional"] if self.bidirectional else []
+        return ";".join([*words, "staged"] if self.staged else words)
 
     def _forms(self, name: str, able: Capabilities) -> tuple[bool, ...]:
         forms = able.forms[name]
@@ -351,6 +379,9 @@ class Sweep:
 
     def _refuse_what_is_not_there(self, name: str, ranks: int, able: Capabilities) -> None:
         row = OPERATIONS[name]
+        if name not in able.forms:
+            raise UsageError(f"{self.backend} has no {name}", f"it has {', '.join(able.forms)}")
+        self._refuse_paths(name, ranks, able)
         if row.rooted and self.root >= ranks:
             raise UsageError(f"--root {self.root}: there are only {ranks} ranks", f"use a root below {ranks}")
         if name == "alltoallv" and ranks > 1 and self.imbalance > ranks:
@@ -358,13 +389,20 @@ class Sweep:
                 f"--imbalance {self.imbalance:g}: with {ranks} ranks one can get at most {ranks} times its share",
                 f"use --imbalance {ranks} or less",
             )
-        if name == "p2p" and self.pair and max(self.pair) >= ranks:
-            raise UsageError(f"--pair: there are only {ranks} ranks", f"use ranks below {ranks}")
-        if name in ("p2p", "sendrecv") and ranks == 1:
+        if name in ("p2p", "sendrecv") and ranks == 1 and not able.paths:
             raise UsageError(f"--op {name} needs two ranks", "use --ranks 2")
         if self.device and self.device not in able.devices:
             raise UsageError(
                 f"--device {self.device}: {self.backend} works on {', '.join(able.devices)}", "leave --device out"
+            )
+        if self.staged and (self.backend, self.device) != ("mpi", "cuda"):
+            raise UsageError(
+                "--staged copies GPU memory through the host around MPI", "add --backend mpi --device cuda"
+            )
+        if self.staged and name == "p2p" and "pipe" in self.modes:
+            raise UsageError(
+                "--staged: a p2p message waits for its copies, so --mode pipe has nothing back to back",
+                "add --mode sync, or leave p2p out of --op",
             )
         if not set(self.modes) <= set(able.modes):
             raise UsageError(f"--mode: {self.backend} can do {', '.join(able.modes)}", f"use --mode {able.modes[0]}")
@@ -380,3 +418,19 @@ class Sweep:
                 f"{self.backend} has no {what} of {self.dtype}",
                 f"{known}; change --dtype" + (" or --redop" if row.reduces else ""),
             )
+
+    def _refuse_paths(self, name: str, ranks: int, able: Capabilities) -> None:
+        if not able.paths and self.paths:
+            raise UsageError(
+                f"--path {','.join(self.paths)}: {self.backend} takes the interconnect that it chooses itself",
+                "leave --path out; --backend copies measures each way between GPUs, and between GPUs and the host",
+            )
+        if unknown := [path for path in self.paths if path not in able.paths]:
+            raise UsageError(f"--path: unknown {unknown[0]!r}", f"one of: {', '.join(able.paths)}, or several of them")
+        if name != "p2p" or self.pair is None or able.paths:
+            return
+        if self.pair[0] == self.pair[1] or min(self.pair) < 0:
+            words = ",".join("host" if end == HOST else str(end) for end in self.pair)
+            raise UsageError(f"--pair {words}: two different ranks", "use --pair 0,1")
+        if max(self.pair) >= ranks:
+            raise UsageError(f"--pair: there are only {ranks} ranks", f"use ranks below {ranks}")

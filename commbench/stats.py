@@ -22,6 +22,7 @@ MIN_SECONDS = 0.3
 MIN_VISITS = 3
 MAX_LAG1 = 0.2
 UNSTABLE = 0.05
+_WIDEST = math.log(1e6)
 
 FLAGS: dict[str, str] = {
     "unstable": "the interval is wider than ±5%: raise --budget and --total-budget, or quieten the machine",
@@ -149,7 +150,8 @@ def precision_of(trace: Samples) -> Precision:
     logs = np.log([np.median(part) for part in np.array_split(trace, slices)])
     spread = float(logs.std(ddof=1))
     half_width = t_quantile(0.975, slices - 1) * spread / math.sqrt(slices)
-    return Precision(median, half_width, _lag1(logs))
+    # Two samples a hundred times apart "know" the median to a factor of 10^12: that is no interval.
+    return Precision(median, half_width if half_width < _WIDEST else None, _lag1(logs))
 
 
 def _lag1(values: Samples) -> float:
@@ -237,10 +239,10 @@ def interval_over(values: list[float]) -> tuple[float, float, float]:
     logs = np.log(values)
     centre = float(logs.mean())
     half = t_quantile(0.975, len(values) - 1) * float(logs.std(ddof=1)) / math.sqrt(len(values))
-    return math.exp(centre), math.exp(centre - half), math.exp(centre + half)
+    return math.exp(centre), math.exp(centre - half), math.exp(min(centre + half, 700.0))  # a float ends at e^709
 
 
-def t_quantile(probability: float, freedom: int) -> float:
+def t_quantile(probability: float, freedom: float) -> float:
     """Quantile of Student's t for a probability above one half, to four digits or better.
 
     Hill's expansion (ACM algorithm 396); exact for 1 and 2 degrees of freedom.

@@ -122,6 +122,11 @@ def format_gigabytes(bytes_per_second: float) -> str:
     return _significant(bytes_per_second / 1e9, 3)
 
 
+def format_ratio(ratio: float) -> str:
+    """A ratio, four significant digits: "1.024", "12.35", "0.0834"; far from 1 "1.2e+07"."""
+    return _significant(ratio) if 1e-5 <= ratio < 1e5 else f"{ratio:.2g}"  # noqa: PLR2004 - a column's width
+
+
 def format_percent(share: float) -> str:
     """A half-width or a share of "1.2%" or "35%"."""
     percent = 100 * share

@@ -8,13 +8,14 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 import typer.main
 
 from commbench.cli import app
+from tests import doubles
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -37,8 +38,8 @@ def _sessions() -> Iterator[tuple[str, str]]:
 SESSIONS = list(_sessions())
 
 
-def _run(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "80"}
+def _run(words: list[str], folder: Path, machine: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | machine | {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "80"}
     return subprocess.run(words, check=False, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
 
 
@@ -49,11 +50,18 @@ def test_the_readme_command_runs_as_shown(command: str, output: str, tmp_path: P
     shutil.copytree(ROOT / "results", tmp_path / "results")
     command, _, expected = command.partition("# exit ")
     words = shlex.split(command, comments=True)
+    if "# on two nodes" in command:
+        pytest.skip("there is one node")
+    machine = {}
+    if "# on GPUs" in command:
+        if not shutil.which("cc"):
+            pytest.skip("no C compiler for the doubles of GPUs")
+        machine = doubles.machine(doubles.built(), 2)
     if words[0] in _NOT_HERE:
         pytest.skip(_NOT_HERE[words[0]])
     if "sweep" in words:
         words += _SHORT
-    done = _run(words, tmp_path)
+    done = _run(words, tmp_path, machine)
     assert done.returncode == int(expected or 0), done.stderr
     if words[0] == "commbench" and words[1] in _SAME_EVERYWHERE and output:
         assert [line.rstrip() for line in done.stdout.rstrip().splitlines()] == output.splitlines()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from commbench.errors import UsageError
 from commbench.job import Job, sweep_from_json
 from commbench.ops import DTYPES, OPERATIONS, REDUCTIONS
-from commbench.spec import Capabilities, Point, Sweep
+from commbench.spec import HOST, Capabilities, Point, Sweep
 
 EVERYTHING = Capabilities(
     forms=dict.fromkeys(OPERATIONS, (False, True)),
@@ -252,8 +252,6 @@ def test_a_form_that_the_back_end_lacks_is_refused(asked: str, forms: tuple[bool
         ({"total_budget": 0.0}, "--total-budget 0 s: more than 0"),
         ({"timeout": 0.0}, "--timeout 0 s: more than 0"),
         ({"init_timeout": 0.0}, "--init-timeout 0 s: more than 0"),
-        ({"pair": (1, 1)}, "--pair 1,1: two different ranks"),
-        ({"pair": (-1, 1)}, "--pair -1,1: two different ranks"),
     ],
 )
 def test_nonsense_is_refused_at_birth_by_the_name_of_its_flag(changes: dict[str, Any], message: str) -> None:
@@ -268,6 +266,8 @@ def test_nonsense_is_refused_at_birth_by_the_name_of_its_flag(changes: dict[str,
         ({"ops": ("broadcast",), "root": 4}, 4, "--root 4: there are only 4 ranks"),
         ({"ops": ("alltoallv",), "imbalance": 4.5}, 4, "--imbalance 4.5: with 4 ranks one can get at most 4 times"),
         ({"ops": ("p2p",), "pair": (0, 4)}, 4, "--pair: there are only 4 ranks"),
+        ({"ops": ("p2p",), "pair": (1, 1)}, 4, "--pair 1,1: two different ranks"),
+        ({"ops": ("p2p",), "pair": (HOST, 1)}, 4, "--pair host,1: two different ranks"),
         ({"ops": ("p2p",)}, 1, "--op p2p needs two ranks"),
         ({"ops": ("sendrecv",)}, 1, "--op sendrecv needs two ranks"),
         ({"modes": ("pipe",)}, 2, "--mode: mpi can do sync"),
@@ -275,6 +275,7 @@ def test_nonsense_is_refused_at_birth_by_the_name_of_its_flag(changes: dict[str,
         ({"redop": "avg"}, 2, "mpi has no allreduce with avg of float32"),
         ({"dtype": "bfloat16"}, 2, "mpi has no allreduce with sum of bfloat16"),
         ({"ops": ("allgather",), "dtype": "int8"}, 2, "mpi has no allgather of int8"),
+        ({"paths": ("peer",)}, 2, "--path peer: mpi takes the interconnect that it chooses itself"),
     ],
 )
 def test_what_this_back_end_or_rank_count_cannot_do_is_refused(
@@ -298,6 +299,48 @@ def test_what_an_operation_does_not_use_is_not_held_against_it() -> None:
     assert len(sweep.points(2, EVERYTHING)[0]) == 1
 
 
+# -- endpoints ---------------------------------------------------------------------------------------------------
+
+COPIES = Capabilities(
+    forms={"p2p": (False,)}, moves=frozenset({"float32"}), reduces={}, devices=("cuda",), modes=("pipe", "sync"),
+    paths=("peer", "read", "pinned"),
+)  # fmt: skip
+
+
+def copies(**changes: Any) -> Sweep:
+    return Sweep(**{"ops": ("p2p",), "backend": "copies", "modes": ("pipe",), "max_bytes": 16} | changes)
+
+
+def test_every_route_is_a_curve_between_two_endpoints_whatever_the_number_of_processes() -> None:
+    sweep = copies(routes=("peer:0,1", "pinned:host,0"))
+    points, _ = sweep.points(1, COPIES)
+
+    assert [(point.path, point.variant, point.bytes, point.ranks) for point in points] == [
+        ("peer", "pair=0,1", 8, 2), ("peer", "pair=0,1", 16, 2),
+        ("pinned", "pair=host,0", 8, 2), ("pinned", "pair=host,0", 16, 2),
+    ]  # fmt: skip
+    both, _ = replace(sweep, bidirectional=True).points(1, COPIES)
+    assert {point.variant for point in both} == {"pair=0,1;bidirectional", "pair=host,0;bidirectional"}
+
+
+def test_the_latency_of_a_load_is_one_point_of_an_address() -> None:
+    sweep = copies(routes=("read:0,1",), modes=("pipe", "sync"), cache="rotated", min_bytes=64, max_bytes=256)
+
+    [point] = sweep.points(1, COPIES)[0]
+    assert (point.bytes, point.mode, point.cache) == (8, "sync", "hot")
+
+
+def test_what_a_back_end_between_endpoints_does_not_have_is_refused() -> None:
+    for changes, message in (
+        ({"ops": ("allreduce",)}, "copies has no allreduce"),
+        ({"paths": ("peer", "warp")}, "--path: unknown 'warp'"),
+    ):
+        with pytest.raises(UsageError, match=f"^{re.escape(message)}") as caught:
+            copies(**changes).points(1, COPIES)
+        assert caught.value.hint
+    assert len(copies(pair=(0, 0)).points(1, COPIES)[0]) == 2  # a GPU and itself are a pair there
+
+
 # -- travelling --------------------------------------------------------------------------------------------------
 
 WORDS = st.text(max_size=20)
@@ -310,6 +353,8 @@ WORDS = st.text(max_size=20)
         backend=WORDS,
         ranks=st.none() | st.integers(1, 1000),
         pair=st.none() | st.just((0, 3)),
+        paths=st.sampled_from([(), ("peer", "staged")]),
+        routes=st.sampled_from([(), ("peer:0,1",)]),
         modes=st.sampled_from([("sync",), ("pipe", "sync")]),
         budget=st.floats(1e-3, 1e6),
         seed=st.integers(0, 1 << 40),

@@ -141,6 +141,12 @@ def test_a_drifting_trace_has_slices_that_follow_each_other() -> None:
     assert precision_of(np.exp(np.linspace(0, 1, 1000))).lag1 > 0.8
 
 
+def test_two_samples_a_hundred_times_apart_give_no_interval() -> None:
+    # By hand: t(0.975, 1) = 12.7, times ln 100 / 2: a factor of e^29.
+    known = precision_of(np.array([1e-5, 1e-3]))
+    assert (known.half_width, known.interval()) == (None, (None, None))
+
+
 def test_equal_samples_are_known_exactly_and_do_not_follow_each_other() -> None:
     known = precision_of(np.full(100, 3e-6))
 
@@ -305,6 +311,13 @@ def test_runs_are_averaged_geometrically_with_a_t_interval_in_log() -> None:
 
 def test_equal_runs_have_no_width() -> None:
     assert interval_over([3e-6, 3e-6]) == pytest.approx((3e-6, 3e-6, 3e-6))
+
+
+def test_an_interval_over_runs_ends_where_numbers_do() -> None:
+    """Two runs 300 orders of magnitude apart come out of an edited file only; they are no traceback."""
+    value, low, high = interval_over([1e-300, 1e10])
+
+    assert 0 <= low < value < high < math.inf
 
 
 @given(probability=st.floats(0.75, 0.9999), freedom=st.integers(1, 2000))

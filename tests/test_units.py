@@ -15,6 +15,7 @@ from commbench.units import (
     format_microseconds,
     format_percent,
     format_rate,
+    format_ratio,
     format_seconds,
     format_size,
     format_size_about,
@@ -228,6 +229,14 @@ def test_a_rate_is_always_in_gigabytes_of_a_billion_bytes(rate: float, text: str
 @pytest.mark.parametrize(("share", "text"), [(0.0, "0.0%"), (0.0123, "1.2%"), (0.0994, "9.9%"), (0.35, "35%")])
 def test_a_share_is_shown_with_two_digits(share: float, text: str) -> None:
     assert format_percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(1.0, "1.000"), (1.0243, "1.024"), (12.345678, "12.35"), (0.08341, "0.08341"), (123456.0, "1.2e+05"), (0.0, "0")],
+)
+def test_a_ratio_has_four_digits_and_never_outgrows_a_column(ratio: float, text: str) -> None:
+    assert format_ratio(ratio) == text
 
 
 @given(st.floats(1e-9, 1e4))

@@ -25,13 +25,15 @@ class Dataset:
     Attributes:
         files: where it comes from.
         records: one per point and run; runs of several files are numbered on, so that no two share a number.
-        notices: launches that did not end as they should.
+        notices: what its launches noted, and those that did not end as they should.
+        connecting: what each launch took to connect its ranks, the slowest of them, where the library told (seconds).
     """
 
     setting: Setting
     files: tuple[str, ...]
     records: tuple[Record, ...]
     notices: tuple[str, ...] = ()
+    connecting: tuple[float, ...] = ()
 
     @cached_property
     def points(self) -> list[PointSummary]:
@@ -62,6 +64,7 @@ def datasets(files: Sequence[Results]) -> list[Dataset]:
                 (*so_far.files, results.path),
                 (*so_far.records, *_numbered_on(so_far.records, records)),
                 (*so_far.notices, *_notices(results, mine)),
+                (*so_far.connecting, *_connecting(mine)),
             )
     return [dataset for dataset in found.values() if dataset.records or dataset.notices]
 
@@ -71,11 +74,27 @@ def _numbered_on(before: Sequence[Record], records: Iterable[Record]) -> list[Re
     return [replace(record, run=record.run + last) if last else record for record in records]
 
 
+def _connecting(runs: Iterable[Mapping[str, Any]]) -> list[float]:
+    found = []
+    for run in runs:
+        ranks = run.get("placement")
+        told = (
+            [rank.get("communicator_seconds") for rank in ranks if isinstance(rank, dict)]
+            if isinstance(ranks, list)
+            else []
+        )
+        if known := [float(value) for value in told if isinstance(value, int | float)]:
+            found.append(max(known))
+    return found
+
+
 def _notices(results: Results, runs: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What each launch that is not complete has to say for itself."""
+    """What the launches noted, once, and what each that is not complete has to say for itself."""
+    runs = list(runs)
     ends = {str(end.get("launch", "")): end for end in results.ends}
     resumed = {run.get("run"): str(run.get("launch", "")) for run in results.runs}
-    notices = []
+    notes = [note for run in runs if isinstance(run.get("notes"), list) for note in run["notes"]]
+    notices = list(dict.fromkeys(map(str, notes)))
     for run in runs:
         launch, number = str(run.get("launch", "")), run.get("run")
         if resumed.get(number) != launch:

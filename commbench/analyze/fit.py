@@ -27,6 +27,7 @@ import numpy as np
 from commbench.analyze.likelihood import ALPHA, BANDWIDTH, N_HALF, Likelihood, Theta, dot
 from commbench.analyze.summary import Curve, Interval, PointSummary
 from commbench.errors import CannotTellError
+from commbench.spec import READ
 from commbench.stats import interval_over
 from commbench.units import format_size, format_size_about
 
@@ -157,15 +158,18 @@ def fit_curve(curve: Curve) -> CurveFit:
 
 
 def fit_curves(curves: Iterable[Curve]) -> tuple[list[CurveFit], list[CannotTellError]]:
-    """The fits of those curves that have one, and why the others have none."""
+    """The fits of those curves that have one, and why the others have none.
+
+    The latency of a load has one size by its nature: that it has no fit needs no words.
+    """
     fits: list[CurveFit] = []
-    refusals: list[CannotTellError] = []
+    refusals, loads = list[CannotTellError](), list[CannotTellError]()
     for curve in curves:
         try:
             fits.append(fit_curve(curve))
         except CannotTellError as refusal:
-            refusals.append(refusal)
-    return fits, refusals
+            (refusals if curve.key.path != READ else loads).append(refusal)
+    return fits, refusals if refusals or fits else loads
 
 
 class _Estimator:

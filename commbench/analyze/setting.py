@@ -30,11 +30,12 @@ class Setting:
     def of(cls, run: Mapping[str, Any]) -> Setting:
         """The setting of a "run" line; what is missing or of another type than ours is left out."""
         libraries, variables = _dict(run.get("libraries")), _dict(run.get("environment"))
+        used = _gpus_used([rank for rank in _list(run.get("placement")) if isinstance(rank, dict)])
         nodes = [node for node in _list(run.get("nodes")) if isinstance(node, dict)]
         return cls(
             library=_library(str(run.get("backend", "")), libraries),
             hosts=tuple(dict.fromkeys(str(node["hostname"]) for node in nodes if node.get("hostname"))),
-            hardware=" | ".join(dict.fromkeys(filter(None, map(_hardware, nodes)))),
+            hardware=" | ".join(dict.fromkeys(_hardware(node, used) for node in nodes if _hardware(node, used))),
             environment=tuple(f"{k}={v}" for k, v in sorted(variables.items()) if not k.startswith(_NO_SETTINGS)),
         )
 
@@ -48,8 +49,21 @@ def _library(backend: str, libraries: Mapping[str, Any]) -> str:
     return str(libraries.get(name, ""))
 
 
-def _hardware(node: Mapping[str, Any]) -> str:
-    gpus = [str(gpu) for gpu in _list(node.get("gpus"))]
+def _gpus_used(placement: list[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Host -> the models of the GPUs that its ranks had, each GPU once however many ranks were on it.
+
+    A rank has one as "gpu", or several as "gpus".
+    """
+    found: dict[str, dict[str, str]] = {}
+    for rank in placement:
+        for gpu in filter(None, map(_dict, [rank.get("gpu"), *_list(rank.get("gpus"))])):
+            found.setdefault(str(rank.get("host", "")), {})[str(gpu.get("uuid"))] = str(gpu.get("name"))
+    return {host: list(gpus.values()) for host, gpus in found.items()}
+
+
+def _hardware(node: Mapping[str, Any], used: Mapping[str, list[str]]) -> str:
+    """Its processors, and the GPUs that were measured; where none was, those that it has."""
+    gpus = used.get(str(node.get("hostname"))) or [str(gpu) for gpu in _list(node.get("gpus"))]
     parts = [_times(node.get("sockets"), node.get("cpu_model"))]
     parts += [_times(gpus.count(gpu), gpu) for gpu in dict.fromkeys(gpus)]
     return ", ".join(filter(None, parts))

@@ -1,4 +1,4 @@
-"""Records to plain data: one summary a point over its runs, points to curves, and what is worst about them.
+"""Records to plain data: one summary a point over its runs, points to curves.
 
 Everything here is cheap enough to be called again after each record of a running sweep.
 """
@@ -13,7 +13,7 @@ from typing import Literal
 from commbench.analyze.setting import UNKNOWN, Setting
 from commbench.records import Check, Record, Seconds, Status
 from commbench.spec import Point
-from commbench.stats import FLAGS, interval_over
+from commbench.stats import interval_over
 
 Interval = Literal["runs", "within_run"]
 
@@ -155,7 +155,7 @@ def _summary(point: Point, group: list[Record]) -> PointSummary:
         check=max((record.check for record in finished), key=_CHECK_ORDER.index),
         statistic=statistics.pop() if len(statistics) == 1 else "mixed" if statistics else group[0].statistic,
         proven_path=", ".join(proven) or None,
-        flags=tuple(sorted({flag for record in group for flag in record.flags}, key=_flag_rank)),
+        flags=tuple(sorted({flag for record in group for flag in record.flags}, key=flag_rank)),
     )
 
 
@@ -185,49 +185,6 @@ def _centre(values: Sequence[float | None]) -> float | None:
     return math.exp(math.fsum(logs) / len(logs)) if len(logs) == len(values) else None
 
 
-def _flag_rank(flag: str) -> tuple[int, str]:
+def flag_rank(flag: str) -> tuple[int, str]:
+    """Sorts flags worst first, those of other versions last."""
     return (_FLAG_ORDER.index(flag) if flag in _FLAG_ORDER else len(_FLAG_ORDER), flag)
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that is wrong with some sizes.
-
-    Attributes:
-        name: "wrong answer", "hung", "failed", or a key of `stats.FLAGS`.
-        sizes: the sizes concerned, worst first.
-        text: what it means and what to do about it.
-        severity: 0 is the worst.
-    """
-
-    name: str
-    sizes: tuple[int, ...]
-    text: str
-    severity: int
-
-
-def problems(summaries: Sequence[PointSummary]) -> list[Problem]:
-    """What is wrong with the points, worst first: answers, hangs, failures, then flags."""
-    found = [
-        _problem("wrong answer", 0, [s for s in summaries if s.check == "wrong"]),
-        _problem("hung", 1, [s for s in summaries if s.status == "hung"]),
-        _problem("failed", 2, [s for s in summaries if s.status == "failed" and s.check != "wrong"]),
-    ]
-    flags = {flag for summary in summaries for flag in summary.flags}
-    for flag in sorted(flags, key=_flag_rank):
-        concerned = [summary for summary in summaries if flag in summary.flags]
-        found.append(_problem(flag, 3 + _flag_rank(flag)[0], concerned, FLAGS.get(flag, "")))
-    return [problem for problem in found if problem is not None]
-
-
-def worst_problem(summaries: Sequence[PointSummary]) -> Problem | None:
-    """The one that the table's last line names, None when all is well."""
-    return next(iter(problems(summaries)), None)
-
-
-def _problem(name: str, severity: int, concerned: list[PointSummary], text: str = "") -> Problem | None:
-    if not concerned:
-        return None
-    # Most doubtful first; of equals the largest, since that is what bandwidth is read from.
-    concerned = sorted(concerned, key=lambda s: (s.half_width or 0.0, s.point.bytes), reverse=True)
-    return Problem(name, tuple(s.point.bytes for s in concerned), text or concerned[0].reason, severity)

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from commbench.backends import emulated, mpi, nccl, torch_dist, torch_nccl
+from commbench.backends import (
+    copies,
+    cupy_gpu,
+    emulated,
+    gpu,
+    mpi,
+    mpi_cuda,
+    nccl,
+    nccl_library,
+    torch_dist,
+    torch_nccl,
+)
 from commbench.backends.base import Backend, Exchange, World
 from commbench.errors import UsageError
 from commbench.spec import Capabilities, Sweep
@@ -21,6 +32,7 @@ class About:
         install: the extra that brings it, None when it is always there.
         control: what carries the control plane beside it: "mpi", "gloo" or "sockets" (or what the launcher brings).
         virtual: nothing runs, so no memory is needed and the cores' state does not matter.
+        one_process: one process works all GPUs of this machine: there are no ranks to start.
     """
 
     summary: str
@@ -29,13 +41,22 @@ class About:
     install: str | None
     control: str
     virtual: bool = False
+    one_process: bool = False
 
 
 BACKENDS: dict[str, About] = {
     "nccl": About("NCCL's C functions, GPU memory through CuPy", nccl.CAPABILITIES, ("cupy",), "cuda12", "sockets"),
     "torch-nccl": About("NCCL through torch.distributed", torch_nccl.CAPABILITIES, ("torch",), "torch", "gloo"),
-    "mpi": About("MPI through mpi4py, host memory", mpi.CAPABILITIES, ("mpi4py",), "mpich", "mpi"),
+    "mpi": About("MPI through mpi4py, host or GPU memory", mpi.CAPABILITIES, ("mpi4py",), "mpich", "mpi"),
     "gloo": About("Gloo through torch.distributed, TCP", torch_dist.CAPABILITIES, ("torch",), "torch", "gloo"),
+    "copies": About(
+        "copies between GPUs, and between GPUs and the host, in one process",
+        copies.CAPABILITIES,
+        ("cupy",),
+        "cuda12",
+        "sockets",
+        one_process=True,
+    ),
     "emulated": About("durations from --emulate, nothing travels", emulated.CAPABILITIES, (), None, "sockets", True),
 }
 
@@ -49,6 +70,19 @@ def about(name: str) -> About:
     if name not in BACKENDS:
         raise UsageError(f"--backend: unknown back end {name!r}", f"one of: auto, {', '.join(BACKENDS)}")
     return BACKENDS[name]
+
+
+def before_meeting(sweep: Sweep, world: World) -> None:
+    """What must be done before any library is loaded to meet the other ranks with: that order cannot be mended later.
+
+    Raises:
+        UnavailableError: what the back end needs is not here.
+    """
+    if sweep.nccl_lib and sweep.backend in ("nccl", "torch-nccl"):
+        gpu.load_driver()  # without which all else would fail, and say something else
+        nccl_library.load(sweep.nccl_lib)  # torch, which meets the others through Gloo, would load its own
+    if sweep.backend == "mpi" and sweep.device == "cuda":
+        cupy_gpu.claim(world)
 
 
 def open_backend(sweep: Sweep, world: World, exchange: Exchange, run: int, cache_bytes: int) -> Backend:
@@ -65,14 +99,20 @@ def open_backend(sweep: Sweep, world: World, exchange: Exchange, run: int, cache
         UnavailableError: the library is missing or unusable.
         LaunchError: the ranks did not meet.
     """
+    opened: Backend
     match sweep.backend:
         case "nccl":
-            return nccl.NcclBackend(world, sweep, exchange)
+            opened = nccl.NcclBackend(world, sweep, exchange)
         case "torch-nccl":
-            return torch_nccl.TorchNcclBackend(world, sweep, exchange)
+            opened = torch_nccl.TorchNcclBackend(world, sweep, exchange)
+        case "mpi" if sweep.device == "cuda":
+            opened = mpi_cuda.MpiCudaBackend(world, sweep, exchange)
         case "mpi":
-            return mpi.MpiBackend(world, sweep, cache_bytes)
+            opened = mpi.MpiBackend(world, sweep, cache_bytes)
+        case "copies":
+            opened = copies.CopiesBackend(sweep, cache_bytes)
         case "gloo":
-            return torch_dist.GlooBackend(world, sweep.init_timeout, cache_bytes)
+            opened = torch_dist.GlooBackend(world, sweep.init_timeout, cache_bytes)
         case _:
-            return emulated.EmulatedBackend(world, sweep.emulate, sweep.seed * 1000 + run)
+            opened = emulated.EmulatedBackend(world, sweep.emulate, sweep.seed * 1000 + run)
+    return opened

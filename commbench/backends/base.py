@@ -46,15 +46,22 @@ class World:
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """The first wrong element of a rank's output; `index` counts elements of its receive buffer."""
+    """The first wrong element of a rank's output; `index` counts elements of its receive buffer.
+
+    `where` names what received it when that is no rank: "GPU 1".
+    """
 
     rank: int
     index: int
     expected: float
     got: float
+    where: str = ""
 
     def __str__(self) -> str:
-        return f"rank {self.rank}: element {self.index} is {self.got:g}, expected {self.expected:g}"
+        got, expected = f"{self.got:g}", f"{self.expected:g}"
+        if got == expected:  # a wrong last bit
+            got, expected = repr(self.got), repr(self.expected)
+        return f"{self.where or f'rank {self.rank}'}: element {self.index} is {got}, expected {expected}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +98,9 @@ class Health:
 
 class Call(Protocol):
     """One collective at one point, with its buffers."""
+
+    batch: int
+    """Calls in one sample where this call itself decides, 0 where the time loop does."""
 
     @property
     def how(self) -> Mapping[str, Any]:
@@ -137,7 +147,10 @@ class Backend(Protocol):
     """What the user should know about this library here, on rank 0."""
 
     def shortage(self, point: Point) -> str:
-        """Why the buffers of `point` do not fit into this rank's device, "" when they do (or host memory is asked)."""
+        """Why `point` cannot be tried: its buffers do not fit into this rank's device. "" when it can.
+
+        What fits into the host's memory is not asked here.
+        """
         ...
 
     def reserve(self, points: Sequence[Point]) -> None:

@@ -23,6 +23,7 @@ class BufferedCall:
     """
 
     how: Mapping[str, Any]
+    batch = 0
 
     def __init__(self, arena: Arena, layout: Layout, point: Point, rank: int) -> None:
         self.arena, self.layout, self.point, self.rank = arena, layout, point, rank

@@ -16,6 +16,9 @@ from commbench.errors import UnavailableError
 _INSTALL = "pip install 'commbench[cuda12]', or 'commbench[cuda13]' for a driver of CUDA 13"
 
 
+_COMPILER = "pip install 'cupy-cuda12x[ctk]' (or 13x) brings NVRTC and CUDA's headers; `commbench doctor` tries them"
+
+
 def load_cupy() -> Any:
     """CuPy, able to see a GPU.
 
@@ -46,25 +49,55 @@ def open_gpu(world: World, exchange: Exchange, *, allow_shared: bool) -> tuple[C
     return CupyGpu(cupy, assignment), assignment.notes
 
 
+def claim(world: World) -> int:
+    """Make the GPU of this rank's place on the node current, before MPI starts; returns its index.
+
+    A CUDA-aware MPI looks for a context while it initialises. Open MPI 4 and 5 set up their copies and register
+    their memory then if they find one; its main branch makes one on every GPU if it finds none, and works on the
+    first (opal_accelerator_cuda_delayed_init). The place is the launcher's word: the ranks have not met yet.
+
+    Raises:
+        UnavailableError: no CuPy, no driver, no GPU.
+    """
+    cupy = load_cupy()
+    runtime = cupy.cuda.runtime
+    index = int(world.local_rank % runtime.getDeviceCount())
+    _make_current(cupy, index)
+    return index
+
+
+def _make_current(cupy: Any, index: int) -> None:
+    runtime = cupy.cuda.runtime
+    try:
+        runtime.setDevice(index)
+        runtime.free(0)  # creates the context and makes it current, which the driver needs
+    except runtime.CUDARuntimeError as error:
+        raise explained(error.status, _first_line(error)) from error
+
+
 class CupyGpu(Gpu):
     """Adds memory to a GPU."""
 
     def __init__(self, cupy: Any, assignment: Assignment) -> None:
         self.cupy = cupy
-        with self.errors():
-            cupy.cuda.runtime.setDevice(assignment.index)
-            cupy.cuda.runtime.free(0)  # creates the context and makes it current, which the driver needs
+        _make_current(cupy, assignment.index)
         super().__init__(assignment)
+        self._try_compiler()
+
+    def _try_compiler(self) -> None:
+        """Inputs are written and answers compared by kernels that CuPy compiles: what is missing for it shows here."""
+        try:
+            self.cupy.zeros(1, np.uint8).fill(1)
+        except Exception as error:
+            raise UnavailableError(f"CuPy cannot compile its kernels: {_first_line(error)}", _COMPILER) from error
 
     @contextmanager
     def errors(self) -> Iterator[None]:
-        """CUDA's errors, and those of CuPy's compiler, become ours."""
+        """CUDA's errors become ours."""
         try:
             yield
         except self.cupy.cuda.runtime.CUDARuntimeError as error:
             raise explained(error.status, _first_line(error)) from error
-        except self.cupy.cuda.compiler.CompileException as error:
-            raise UnavailableError(f"CuPy cannot compile: {_first_line(error)}", _INSTALL) from error
 
     def allocate(self, size: int) -> Array:
         """`size` bytes, zeroed, as an array: from the driver and not from a pool, so that all launches agree.
@@ -78,6 +111,15 @@ class CupyGpu(Gpu):
             self.cupy.cuda.runtime.memset(memory.ptr, 0, size)
         self.synchronize()
         return array
+
+    def pinned(self, size: int) -> Any:
+        """Memory of the host that the GPU copies from and to directly; `ptr` is its address.
+
+        Raises:
+            UnavailableError: there is not enough.
+        """
+        with self.errors():
+            return self.cupy.cuda.PinnedMemory(size)
 
     def load(self, table: Array) -> Array:
         """A host array on the device."""

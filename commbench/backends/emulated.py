@@ -135,6 +135,8 @@ class EmulatedBackend(HostBackend):
 class EmulatedCall:
     """Durations instead of a collective."""
 
+    batch = 0
+
     def __init__(self, backend: EmulatedBackend, point: Point) -> None:
         self.backend, self.point = backend, point
         self.how: Mapping[str, Any] = {"loop": "emulated", "slices": 1}

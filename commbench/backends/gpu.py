@@ -37,11 +37,14 @@ _L2_CACHE_SIZE, _STREAM_NON_BLOCKING, _CAPTURE_THREAD_LOCAL, _NOT_READY = 38, 1,
 # What a user can do about an error of the driver or the runtime: both number them alike.
 _ERRORS = {
     2: ("the GPU is out of memory", "use a smaller --max-bytes, or end what else runs on it (nvidia-smi)"),
+    34: ("libcuda.so.1 is the toolkit's stub", "take its stubs folder out of LD_LIBRARY_PATH"),
     35: ("the driver is too old for this build", "update NVIDIA's driver, or install the extra for its CUDA"),
     46: ("all GPUs are busy or in exclusive mode", "nvidia-smi -q -d COMPUTE says who has them"),
     100: ("no GPU is visible", "is CUDA_VISIBLE_DEVICES right? --backend mpi or --backend gloo measures the host"),
     101: ("there is no such GPU", "is CUDA_VISIBLE_DEVICES right?"),
     802: ("the GPUs' fabric is not ready", "is nvidia-fabricmanager running? nvidia-smi -q -d FABRIC"),
+    803: ("the driver's kernel module and its libcuda.so.1 are of two versions", "reboot, or reload the nvidia module"),
+    804: ("CUDA's compatibility package does not support this GPU", "take cuda-compat out of LD_LIBRARY_PATH"),
     999: ("the driver does not answer", "does nvidia-smi work?"),
 }
 
@@ -174,6 +177,7 @@ class Gpu:
         record, wait = (kernels.address_of(driver, name) for name in ("cuEventRecord", "cuEventSynchronize"))
         self.queue = kernels.Queue(np.array(pairs, dtype=np.int64), self.stream, record, wait)
         self.monitor = Monitor(self.pci)
+        self._graphs: list[int] = []
 
     def _expect(self, code: int, what: str) -> None:
         if code:
@@ -223,11 +227,16 @@ class Gpu:
             self._expect(self.driver.cuEventElapsedTime(ctypes.byref(milliseconds), *pair), "cuEventElapsedTime")
             out[i] = milliseconds.value * 1e-3
 
-    def calibrate(self) -> Calibration:
-        """Step and overhead of the events, from pairs with nothing between."""
-        gaps, nothing = np.empty((4, _MOST_EVENTS)), kernels.Program.of([])
+    def calibrate(self, pair: Callable[[Samples], Any]) -> Calibration:
+        """Step and overhead of the events, from pairs with nothing between.
+
+        Args:
+            pair: enqueues as many pairs as its argument has elements. The device should be busy before each, or
+                the pair would be as far apart as the host put it.
+        """
+        gaps = np.empty((4, _MOST_EVENTS))
         for row in gaps:
-            kernels.enqueue(nothing, row, 0, 1, self.queue, 0)
+            pair(row)
             self.wait(_no_watch)
             self.elapsed(row)
         step = smallest_step(gaps.ravel())
@@ -248,7 +257,19 @@ class Gpu:
             code = driver.cuStreamEndCapture(stream, ctypes.byref(graph))
         self._expect(code, "cuStreamEndCapture")
         instantiate = driver.cuGraphInstantiateWithFlags
-        built.append(self._get(instantiate, ctypes.c_void_p, graph, ctypes.c_ulonglong(0)))
+        try:
+            built.append(self._get(instantiate, ctypes.c_void_p, graph, ctypes.c_ulonglong(0)))
+        finally:
+            driver.cuGraphDestroy(graph)
+        self._graphs += built
+
+    def forget_graphs(self) -> None:
+        """Destroy all executable graphs: ncclCommDestroy waits, for ever, until no graph refers to the communicator.
+
+        That is commDestroySync in NCCL's src/init.cc. Nothing may launch them afterwards.
+        """
+        while self._graphs:
+            self.driver.cuGraphExecDestroy(ctypes.c_void_p(self._graphs.pop()))
 
     # -- facts --
 

@@ -55,15 +55,35 @@ class MpiCall(BufferedCall):
         step = None if pair else self.library.step("MPI_Barrier", self.library.comm)
         self.position = self.library.compiled.run(program, out, lead, depth, scale, step, self.position)
 
-    def _program(self, depth: int) -> kernels.Program:
+    # What a call does whose data do not lie where MPI reads and writes them: see `mpi_cuda`.
+
+    def buffers(self) -> tuple[Any, Any]:
+        """Where MPI finds what is sent, and puts what is received."""
+        return self.slices()
+
+    def before(self) -> list[kernels.Step]:
+        """What brings the data to be sent there."""
+        return []
+
+    def after(self) -> list[kernels.Step]:
+        """What takes the received data from there."""
+        return []
+
+    def slices(self) -> tuple[kernels.Strided, kernels.Strided]:
+        """The send and the receive buffer, slice after slice."""
         at, base = self.layout, self.arena.address
-        send = kernels.Strided(base + at.send, at.stride, at.slices)
-        receive = kernels.Strided(base + at.receive, at.stride, at.slices)
+        return (
+            kernels.Strided(base + at.send, at.stride, at.slices),
+            kernels.Strided(base + at.receive, at.stride, at.slices),
+        )
+
+    def _program(self, depth: int) -> kernels.Program:
+        send, receive = self.buffers()
         if self.row.name != "p2p":
             return self._collective(send, receive)
         return self._round_trip(send, receive) if depth == 1 else self._window(depth, send, receive)
 
-    def _collective(self, send: kernels.Strided, receive: kernels.Strided) -> kernels.Program:
+    def _collective(self, send: Any, receive: Any) -> kernels.Program:
         mpi, comm, point = self.library.mpi, self.library.comm, self.point
         kind, block, root, ranks = self.library.datatype(point), point.block, point.root, point.ranks
         redop = getattr(mpi, (point.redop or "sum").upper())
@@ -89,23 +109,25 @@ class MpiCall(BufferedCall):
                 (send, block, kind, after, 0, receive, block, kind, before, 0, comm, self._statuses.ctypes.data),
             ),
         }[self.row.name]
-        return kernels.Program.of([self.library.step(name, *arguments)], rows=self.layout.slices, keep=counts)
+        steps = [*self.before(), self.library.step(name, *arguments), *self.after()]
+        return kernels.Program.of(steps, rows=self.layout.slices, keep=counts)
 
-    def _round_trip(self, send: kernels.Strided, receive: kernels.Strided) -> kernels.Program:
+    def _round_trip(self, send: Any, receive: Any) -> kernels.Program:
         """Ping-pong, or an exchange when both ways."""
         step, comm, ignore = self.library.step, self.library.comm, self._statuses.ctypes.data
         kind, block = self.library.datatype(self.point), self.point.block
         a, b = truth.pair_of(self.point)
         peer = a + b - self.rank
         if self.both_ways:
-            steps = [step("MPI_Sendrecv", send, block, kind, peer, 0, receive, block, kind, peer, 0, comm, ignore)]
+            both = step("MPI_Sendrecv", send, block, kind, peer, 0, receive, block, kind, peer, 0, comm, ignore)
+            steps = [*self.before(), both, *self.after()]
         else:
-            ping = step("MPI_Send", send, block, kind, peer, 0, comm)
-            pong = step("MPI_Recv", receive, block, kind, peer, 0, comm, ignore)
-            steps = [ping, pong] if self.rank == a else [pong, ping]
+            ping = [*self.before(), step("MPI_Send", send, block, kind, peer, 0, comm)]
+            pong = [step("MPI_Recv", receive, block, kind, peer, 0, comm, ignore), *self.after()]
+            steps = ping + pong if self.rank == a else pong + ping
         return kernels.Program.of(steps, rows=self.layout.slices)
 
-    def _window(self, depth: int, send: kernels.Strided, receive: kernels.Strided) -> kernels.Program:
+    def _window(self, depth: int, send: Any, receive: Any) -> kernels.Program:
         """`depth` messages in flight and one empty answer; both ways, each side waits for all of its own."""
         step, comm, statuses = self.library.step, self.library.comm, self._statuses.ctypes.data
         kind, block = self.library.datatype(self.point), self.point.block

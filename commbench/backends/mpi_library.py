@@ -113,6 +113,8 @@ class MpiLibrary:
 
     Attributes:
         mpi: the mpi4py.MPI module.
+        version: whose and which, in one line.
+        c: its C functions.
         comm: a duplicate of MPI_COMM_WORLD; errors are returned, not fatal.
         compiled: the compiled loop, None where mpi4py's methods are used.
     """
@@ -125,7 +127,8 @@ class MpiLibrary:
         if self.compiled is None and loop == "compiled":
             raise UnavailableError(f"--loop compiled: {why_not}", "pip install 'commbench[mpi]', or leave --loop out")
         self.file = _loaded_library()
-        self._functions = ctypes.CDLL(self.file or None)
+        self.version = _version(self.mpi)
+        self.c = ctypes.CDLL(self.file or None)
 
     def versions(self) -> dict[str, str]:
         """What can change a number: library, file, thread level in force, mpi4py, numba."""
@@ -133,7 +136,7 @@ class MpiLibrary:
 
         levels = {getattr(self.mpi, f"THREAD_{level.upper()}"): level for level in THREAD_LEVELS}
         found = {
-            "mpi": _version(self.mpi),
+            "mpi": self.version,
             "mpi_file": self.file,
             "mpi_thread_level": levels[self.mpi.Query_thread()],
             "mpi4py": mpi4py.__version__,
@@ -146,7 +149,7 @@ class MpiLibrary:
 
     def step(self, name: str, *arguments: Any) -> kernels.Step:
         """A call of a C function: MPI objects become handles, numbers and addresses stay."""
-        return kernels.address_of(self._functions, name), [self._as_argument(value) for value in arguments]
+        return kernels.address_of(self.c, name), [self._as_argument(value) for value in arguments]
 
     def _as_argument(self, value: Any) -> int | kernels.Strided:
         if isinstance(value, int | kernels.Strided):

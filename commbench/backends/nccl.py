@@ -11,6 +11,7 @@ from commbench.backends import kernels
 from commbench.backends.base import Calibration, Call, Exchange, Health, World
 from commbench.backends.buffers import Arena, Layout, address_of, layout_of
 from commbench.backends.cupy_gpu import open_gpu
+from commbench.backends.gpu import load_driver
 from commbench.backends.nccl_call import NcclCall, Wiring
 from commbench.backends.nccl_library import DTYPES, NcclLibrary, load, share_a_gpu
 from commbench.errors import UnavailableError
@@ -50,6 +51,7 @@ class NcclBackend:
     """One communicator of all ranks, a GPU each."""
 
     def __init__(self, world: World, sweep: Sweep, exchange: Exchange) -> None:
+        load_driver()  # without which all else would fail, and say something else
         library = load(sweep.nccl_lib)  # before CuPy or torch could load another
         self.rank = world.rank
         self.gpu, notes = open_gpu(world, exchange, allow_shared=sweep.allow_shared_gpu)
@@ -90,10 +92,13 @@ class NcclBackend:
         return self.gpu.monitor.health()
 
     def calibrate(self) -> Calibration:
-        return self.gpu.calibrate()
+        wiring, nothing = self.wiring, kernels.Program.of([])
+        enqueue = wiring.loop.enqueue if wiring.loop else kernels.enqueue
+        return self.gpu.calibrate(lambda out: enqueue(nothing, out, 0, 1, wiring.queue, 0))
 
     def now(self) -> float:
         return time.perf_counter()
 
     def close(self) -> None:
+        self.gpu.forget_graphs()
         self.nccl.close()

@@ -66,7 +66,7 @@ class NcclCall(StreamCall):
             raise MeasurementError(f"CUDA driver error {outcome.driver}", "dmesg may hold an Xid of the GPU")
 
     def watch(self) -> None:
-        self.nccl.watch()
+        self.nccl.watch(self.gpu.forget_graphs)
 
     @cached_property
     def _program(self) -> Program:

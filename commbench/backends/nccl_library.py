@@ -13,10 +13,9 @@ import importlib.util
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from commbench.backends import kernels
 from commbench.backends.base import Exchange, World
@@ -48,6 +47,17 @@ class _UniqueId(ctypes.Structure):
     _fields_ = (("internal", ctypes.c_ubyte * 128),)
 
 
+class _Symbol(ctypes.Structure):
+    """Dl_info of dladdr(3)."""
+
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Installed:
     """A distribution of libnccl from the package index."""
@@ -74,7 +84,7 @@ def find(asked: str = "") -> str:
         UnavailableError: the file asked for is not there.
     """
     if asked:
-        if not Path(asked).is_file():
+        if not os.path.isfile(asked):  # noqa: PTH113 - Path.is_file raises where a folder may not be entered
             raise UnavailableError(f"--nccl-lib {asked}: no such file", "give the libnccl.so.2 itself, not its folder")
         return str(Path(asked).resolve())
     return next(iter(loaded()), "") or _packaged() or _NAME
@@ -120,11 +130,21 @@ def load(asked: str = "") -> ctypes.CDLL:
         raise UnavailableError(
             f"--nccl-lib {asked}: {others[0]} is loaded already", "is it in LD_PRELOAD, or linked into this Python?"
         )
+    where = f"--nccl-lib {asked}: " if asked else ""
     try:
-        return ctypes.CDLL(file, mode=ctypes.RTLD_GLOBAL)
+        library = ctypes.CDLL(file, mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
-        where = f"--nccl-lib {asked}: " if asked else ""
         raise UnavailableError(f"{where}libnccl cannot be loaded: {error}", _INSTALL) from error
+    if not hasattr(library, "ncclCommInitRank"):
+        raise UnavailableError(f"{where}{file} is not NCCL: it has no ncclCommInitRank", _INSTALL)
+    return library
+
+
+def file_of(library: ctypes.CDLL) -> str:
+    """Where a libnccl was loaded from, whatever its name; "" when it cannot be found out."""
+    symbol = _Symbol()
+    ctypes.CDLL(None).dladdr(library.ncclGetVersion, ctypes.byref(symbol))
+    return os.path.realpath(os.fsdecode(symbol.file)) if symbol.file else ""
 
 
 def version_of(library: ctypes.CDLL) -> int:
@@ -157,7 +177,7 @@ def settings(environment: Mapping[str, str] = os.environ, files: tuple[str, ...]
             continue
         for line in lines:
             key, equals, value = line.partition("=")
-            if equals and not line.startswith("#") and key not in environment:
+            if equals and key.startswith("NCCL_") and key not in environment:
                 found.setdefault(key.strip(), value.strip())
     return found
 
@@ -191,7 +211,7 @@ class NcclLibrary:
         self.c.ncclGetErrorString.restype = ctypes.c_char_p
         if self.has("ncclGetLastError"):
             self.c.ncclGetLastError.restype = ctypes.c_char_p
-        self.file = next(iter(loaded()), "")
+        self.file = file_of(library)
         self._connect(world, exchange)
 
     def _connect(self, world: World, exchange: Exchange) -> None:
@@ -233,8 +253,11 @@ class NcclLibrary:
         detail = next(iter(last.decode(errors="replace").splitlines()), "").strip()
         return f"{text} ({detail})" if detail else text
 
-    def watch(self) -> None:
+    def watch(self, before_abort: Callable[[], None]) -> None:
         """Raise what NCCL's own threads ran into.
+
+        Args:
+            before_abort: destroys the graphs that refer to the communicator, for which aborting it would wait.
 
         Raises:
             MeasurementError: the communicator is of no further use; it is aborted, so that its kernels end.
@@ -243,14 +266,15 @@ class NcclLibrary:
         code = self.c.ncclCommGetAsyncError(self.comm, ctypes.byref(state)) or state.value
         if code not in (0, _IN_PROGRESS):
             message = self.explain(code)
+            before_abort()
             self.c.ncclCommAbort(self.comm)
             self.comm = ctypes.c_void_p()
             raise MeasurementError(f"NCCL: {message}", _HINTS.get(code, ""))
 
     def facts(self) -> dict[str, str]:
         """Version, file, what it was built for, and whatever else steers it."""
-        found = {"nccl": dotted(self.version), "nccl_file": self.file}
-        found |= dict(_from_file(self.file)) if self.file else {}
+        found = {"nccl": f"NCCL {dotted(self.version)}", "nccl_file": self.file}
+        found |= facts_of(self.file) if self.file else {}
         if names := plugins():
             found["nccl_plugins"] = ", ".join(Path(name).name for name in names)
         if values := settings():
@@ -259,8 +283,8 @@ class NcclLibrary:
 
     def notes(self) -> Iterator[str]:
         """What is wrong with the NCCLs of this process and this environment."""
-        if len(files := loaded()) > 1:
-            yield f"{len(files)} libnccl in one process: {', '.join(files)}; the first is measured"
+        if others := [file for file in loaded() if file != self.file]:
+            yield f"{1 + len(others)} libnccl in one process: {self.file}, which is measured, and {', '.join(others)}"
         if len(packages := installed()) > 1:
             names = " and ".join(f"{package.distribution} {package.version}" for package in packages)
             yield f"{names} are both installed and own the same libnccl.so.2: uninstall one and reinstall the other"
@@ -271,7 +295,7 @@ class NcclLibrary:
             self.comm = ctypes.c_void_p()
 
 
-def _from_file(file: str) -> Iterator[tuple[str, Any]]:
+def facts_of(file: str) -> dict[str, str]:
     """The SHA-256 of a libnccl, and the version text in it, which names the CUDA it was built with."""
     digest, built, tail = hashlib.sha256(), b"", b""
     try:
@@ -282,7 +306,5 @@ def _from_file(file: str) -> Iterator[tuple[str, Any]]:
                     built = match[1]
                 tail = chunk[-100:]
     except OSError:
-        return
-    yield "nccl_sha256", digest.hexdigest()[:16]
-    if built:
-        yield "nccl_built", built.decode()
+        return {}
+    return {"nccl_sha256": digest.hexdigest()[:16]} | ({"nccl_built": built.decode()} if built else {})

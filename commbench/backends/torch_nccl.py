@@ -20,7 +20,6 @@ from commbench.backends import kernels, truth
 from commbench.backends.base import Calibration, Call, Exchange, Health, Mismatch, World
 from commbench.backends.buffers import Arena, Layout, layout_of
 from commbench.backends.gpu import Assignment, Gpu, assign, explained
-from commbench.backends.nccl_library import load as load_nccl
 from commbench.backends.nccl_library import loaded
 from commbench.backends.stream import StreamCall
 from commbench.backends.torch_collectives import FORMS, Body, Pair, collective
@@ -54,6 +53,7 @@ class TorchGpu(Gpu):
         torch.cuda.set_device(assignment.index)
         torch.zeros(1, device="cuda")  # creates the context and makes it current, which the driver needs
         self._torch_stream = torch.cuda.Stream()
+        self._torch_graphs: list[Any] = []
         super().__init__(assignment, int(self._torch_stream.cuda_stream))
 
     @contextmanager
@@ -65,10 +65,15 @@ class TorchGpu(Gpu):
     def captured(self, body: Body, depth: int) -> Any:
         """The function that launches `depth` calls as one graph."""
         graph = self.torch.cuda.CUDAGraph()
+        self._torch_graphs.append(graph)
         with self.torch.cuda.graph(graph, stream=self._torch_stream, capture_error_mode="thread_local"):
             for position in range(depth):
                 body[0](position)
         return graph.replay
+
+    def forget_graphs(self) -> None:
+        while self._torch_graphs:
+            self._torch_graphs.pop().reset()
 
 
 class TorchNcclBackend:
@@ -77,8 +82,6 @@ class TorchNcclBackend:
     notes: Sequence[str] = ()
 
     def __init__(self, world: World, sweep: Sweep, exchange: Exchange) -> None:
-        if sweep.nccl_lib:
-            load_nccl(sweep.nccl_lib)  # before torch loads its own
         self.rank = world.rank
         self.dist = start(world, sweep.init_timeout)
         import torch  # noqa: PLC0415
@@ -132,9 +135,11 @@ class TorchNcclBackend:
 
     def libraries(self) -> dict[str, str]:
         torch = self.torch
-        found = {"torch-nccl": f"torch {torch.__version__}", "torch": torch.__version__}
+        found = {"torch": torch.__version__}
         if torch.version.cuda is not None:
-            found |= {"nccl": ".".join(map(str, torch.cuda.nccl.version())), "cuda_runtime": torch.version.cuda}
+            nccl = f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}"
+            found |= {"torch-nccl": f"torch {torch.__version__}, {nccl}", "nccl": nccl}
+            found["cuda_runtime"] = torch.version.cuda
         return found | {"nccl_file": next(iter(loaded()), "")} | self.gpu.versions()
 
     def place(self) -> dict[str, Any]:
@@ -144,13 +149,50 @@ class TorchNcclBackend:
         return self.gpu.monitor.health()
 
     def calibrate(self) -> Calibration:
-        return self.gpu.calibrate()
+        def pairs(out: Samples) -> None:
+            self.enqueue((_nothing, None), out, 0, 1, align=True)
+
+        return self.gpu.calibrate(pairs)
 
     def now(self) -> float:
         return time.perf_counter()
 
     def close(self) -> None:
+        self.gpu.forget_graphs()
         self.dist.destroy_process_group()
+
+    def enqueue(self, program: Body, host: Samples, lead: int, depth: int, *, align: bool, position: int = 0) -> int:
+        """As `StreamCall.run`, from slice `position` on; returns the next one."""
+        body, tail = program
+        dist, pulse, group = self.dist, self.pulse, self.group
+        record, stream = self.gpu.driver.cuEventRecord, ctypes.c_void_p(self.gpu.stream)
+        wait, clock, code = self.gpu.driver.cuEventSynchronize, time.perf_counter, 0
+        starts, stops = ([ctypes.c_void_p(event) for event in events] for events in self.gpu.queue.events.tolist())
+        with self.gpu.current():
+            for i in range(-lead, len(host)):
+                if align:
+                    dist.all_reduce(pulse, group=group)
+                if i >= 0:
+                    code |= record(starts[i], stream)
+                begin = clock()
+                for _ in range(depth):
+                    body(position)
+                    position += 1
+                if tail is not None:
+                    tail()
+                end = clock()
+                if i >= 0:
+                    host[i] = (end - begin) / depth
+                    code |= record(stops[i], stream)
+                    if i >= kernels.AHEAD:
+                        code |= wait(stops[i - kernels.AHEAD])
+        if code:
+            raise MeasurementError(f"CUDA driver error {code}", "dmesg may hold an Xid of the GPU")
+        return position
+
+
+def _nothing(_position: int) -> None:
+    pass
 
 
 class TorchNcclCall(StreamCall):
@@ -171,33 +213,7 @@ class TorchNcclCall(StreamCall):
         return {"loop": "python", "slices": self.layout.slices}
 
     def run(self, program: Body, host: Samples, lead: int, depth: int, *, align: bool) -> None:
-        body, tail = program
-        dist, pulse, group = self.backend.dist, self.backend.pulse, self.backend.group
-        record, stream = self.gpu.driver.cuEventRecord, ctypes.c_void_p(self.gpu.stream)
-        wait, clock = self.gpu.driver.cuEventSynchronize, time.perf_counter
-        starts, stops = ([ctypes.c_void_p(event) for event in events] for events in self.gpu.queue.events.tolist())
-        position, code = self.position, 0
-        with self.backend.gpu.current():
-            for i in range(-lead, len(host)):
-                if align:
-                    dist.all_reduce(pulse, group=group)
-                if i >= 0:
-                    code |= record(starts[i], stream)
-                begin = clock()
-                for _ in range(depth):
-                    body(position)
-                    position += 1
-                if tail is not None:
-                    tail()
-                end = clock()
-                if i >= 0:
-                    host[i] = (end - begin) / depth
-                    code |= record(stops[i], stream)
-                    if i >= kernels.AHEAD:
-                        code |= wait(stops[i - kernels.AHEAD])
-        self.position = position
-        if code:
-            raise MeasurementError(f"CUDA driver error {code}", "dmesg may hold an Xid of the GPU")
+        self.position = self.backend.enqueue(program, host, lead, depth, align=align, position=self.position)
 
     def round_trip(self) -> Body:
         if not self.is_pair:

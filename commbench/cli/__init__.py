@@ -20,7 +20,7 @@ from typing import Annotated
 import typer
 
 from commbench import __version__
-from commbench.cli import doctor, fit, gate, plot, show, sweep
+from commbench.cli import compare, doctor, fit, gate, plot, show, sweep
 from commbench.errors import CommbenchError, StoppedError, UnavailableError, UsageError
 
 app = typer.Typer(
@@ -36,6 +36,7 @@ for command, panel in (
     (show.show, "Explain"),
     (fit.fit, "Explain"),
     (plot.plot, "Explain"),
+    (compare.compare, "Explain"),
     (gate.gate, "Judge"),
 ):
     app.command(rich_help_panel=panel)(command)

@@ -12,7 +12,7 @@ import typer
 from commbench.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from commbench.jobs.checkup import Check, State
+    from commbench.jobs.check import Check, State
 
 # Sign, the sign for terminals without Unicode, colour.
 _MARKS: dict[State, tuple[str, str, str]] = {

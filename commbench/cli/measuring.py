@@ -12,6 +12,7 @@ from typing import Any
 from commbench.analyze.datasets import curves_of, datasets
 from commbench.analyze.expectations import Expectation, check
 from commbench.analyze.fit import fit_curves
+from commbench.analyze.pairs import curves_alone
 from commbench.backends import about
 from commbench.backends.base import World
 from commbench.cli.reading import print_json, warn
@@ -153,7 +154,9 @@ def _announce(settled: Plan, progress: Progress | None, *, plain: bool = False) 
     parts = [f"{sweep.backend} on {where} ({settled.why})"]
     if sweep.ranks is not None:
         points, _ = sweep.points(sweep.ranks, about(sweep.backend).capabilities)
-        parts += [f"{sweep.ranks} rank{'s' if sweep.ranks > 1 else ''}", expectation(sweep, len(points))]
+        alone = about(sweep.backend).one_process
+        ranks = "one process" if alone else f"{sweep.ranks} rank{'s' if sweep.ranks > 1 else ''}"
+        parts += [ranks, expectation(sweep, len(points))]
         if progress is not None:
             left = sum(len(progress.missing(points, run)) for run in range(1, sweep.runs + 1))
             parts.append(f"{left} of {len(points) * sweep.runs} still missing")
@@ -179,10 +182,11 @@ def _conclude(file: Path, output: Output, *, plain: bool = False) -> int:
     for number, view in enumerate(dataset_views(found)):
         out.print(*([""] if number else []), view, sep="\n")
     written = [str(file)]
-    if output.plot and any(point.seconds is not None for curve in curves for point in curve.points):
+    drawn = [curve for dataset in found for curve in curves_alone(dataset)]
+    if output.plot and any(point.seconds is not None for curve in drawn for point in curve.points):
         from commbench.report.plots import draw
 
-        written += [str(picture) for picture in draw(curves, _beside(file))]
+        written += [str(picture) for picture in draw(drawn, _beside(file))]
     out.print(f"files   {', '.join(written)}", soft_wrap=True)
     if verdict is not None:
         out.print(gate_view(verdict))

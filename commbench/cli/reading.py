@@ -13,11 +13,16 @@ from commbench.errors import UsageError
 from commbench.report.console import console
 from commbench.report.tables import dataset_views
 from commbench.report.text import clean
-from commbench.results import load
+from commbench.results import Results, load
 
 
 def read(files: list[Path], *, as_json: bool, as_markdown: bool) -> list[Dataset]:
-    """The datasets of the files; what was wrong with a file but did not stop the reading goes to stderr.
+    """The datasets of the files, as `load_all` reads them."""
+    return datasets(load_all(files, as_json=as_json, as_markdown=as_markdown))
+
+
+def load_all(files: list[Path], *, as_json: bool, as_markdown: bool) -> list[Results]:
+    """The files; what was wrong with one but did not stop the reading goes to stderr.
 
     Raises:
         UsageError: both formats are asked for.
@@ -28,7 +33,7 @@ def read(files: list[Path], *, as_json: bool, as_markdown: bool) -> list[Dataset
     results = [load(file) for file in files]
     for warning in (text for one in results for text in one.warnings):
         warn(warning)
-    return datasets(results)
+    return results
 
 
 def warn(text: str, *, plain: bool = False) -> None:

@@ -33,10 +33,12 @@ def _words(parse: Callable[[str], Any], *names: str, panel: str, help: str, meta
 
 
 def _pair(text: str, flag: str) -> tuple[int, int]:
-    a, comma, b = text.partition(",")
-    if not (comma and a.strip().isdigit() and b.strip().isdigit()):
-        raise UsageError(f"{flag}: {text!r} is not two ranks", "use --pair 0,1")
-    return int(a), int(b)
+    from commbench.backends.routes import parse_pair
+
+    try:
+        return parse_pair(text)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {text!r} is not two ranks", "use --pair 0,1") from error
 
 
 def _command(text: str, flag: str) -> str:
@@ -77,8 +79,9 @@ _REGISTERED = _not_yet(
 _GRAPH = _not_yet("-G: CUDA graphs are a mode here", "use --mode graph")
 _SIZES, _WHAT, _RANKS, _TIMING, _FAULTS, _OUTPUT = "Sizes", "What", "Ranks", "Timing", "Faults", "Output"
 _OP_HELP = f"What to measure, a list or 'all': {', '.join(OPERATIONS)}."
-_BACKEND_HELP = "auto, nccl, mpi, gloo, emulated. auto: nccl where GPUs are, else mpi, else gloo."
+_BACKEND_HELP = "auto, nccl, torch-nccl, mpi, gloo, copies, emulated. auto: nccl where GPUs are, else mpi, else gloo."
 _EMULATE_HELP = "The emulated back end's truth: alpha=5us,bandwidth=10GB/s,noise=5%,..."
+_PATH_HELP = "copies: peer, staged, read, local, pinned, pageable (all that are here)."
 _IN_PLACE_HELP = "no, yes or both; left out, each operation as the back end has it."
 _BUDGET_HELP = "Measuring time of the whole command, shared out over runs and points (60s)."
 
@@ -117,13 +120,28 @@ AllowSharedGpu = Annotated[
     bool | None,
     _option("--allow-shared-gpu", panel=_RANKS, help="Several ranks on one GPU: answers, no speed.", metavar=""),
 ]
+Staged = Annotated[
+    bool | None,
+    _option("--staged", panel=_WHAT, help="MPI on GPUs: copy through host memory around each call.", metavar=""),
+]
 InPlace = Annotated[str | None, _option("--in-place", panel=_WHAT, help=_IN_PLACE_HELP, metavar="FORM")]
 Imbalance = Annotated[
     float | None,
     _option("--imbalance", panel=_WHAT, help="alltoallv: rank 0 gets F times the mean (1.5).", metavar="F"),
 ]
 Pair = Annotated[
-    Any, _parsed(_pair, "--pair", panel=_WHAT, help="p2p: which two ranks (0 and the last).", metavar="A,B")
+    Any,
+    _parsed(
+        _pair,
+        "--pair",
+        panel=_WHAT,
+        help="p2p: which two ranks (0 and the last); copies: GPUs or host (all).",
+        metavar="A,B",
+    ),
+]
+Way = Annotated[
+    Any,
+    _words(_list, "--path", panel=_WHAT, help=_PATH_HELP, metavar="WAY,..."),
 ]
 Bidirectional = Annotated[
     bool | None, _option("--bidirectional", panel=_WHAT, help="p2p: both directions at once.", metavar="")
@@ -225,8 +243,9 @@ Graph = Annotated[bool, typer.Option("-G", hidden=True, callback=_GRAPH)]
 
 def sweep(
     ops: Ops = None, backend: Backend = None, dtype: Dtype = None, redop: Redop = None, root: Root = None,
-    in_place: InPlace = None, imbalance: Imbalance = None, pair: Pair = None, bidirectional: Bidirectional = None,
-    emulate: Emulate = None, device: Device = None, nccl_lib: NcclLib = None,
+    in_place: InPlace = None, imbalance: Imbalance = None, pair: Pair = None, paths: Way = None,
+    bidirectional: Bidirectional = None,
+    emulate: Emulate = None, device: Device = None, staged: Staged = None, nccl_lib: NcclLib = None,
     min_bytes: MinBytes = None, max_bytes: MaxBytes = None, factor: Factor = None, step_bytes: StepBytes = None,
     ranks: Ranks = None, launcher: Launcher = None, allow_shared_gpu: AllowSharedGpu = None,
     runs: Runs = None, thread_level: ThreadLevel = None,

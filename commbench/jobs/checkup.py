@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from commbench.jobs import probe
+from commbench.jobs import checkup_gpu, probe, probe_gpu
+from commbench.jobs.check import Check
 from commbench.jobs.probe import Absent, Launcher, Mpi, Torch
 from commbench.measure import cgroup, machine
 from commbench.measure.procfs import ROOT
 from commbench.units import format_size
 
-State = Literal["works", "missing", "broken", "warning", "note"]
-Section = Literal["back ends", "launchers", "machine"]
-
-REAL_BACKENDS = ("mpi", "gloo")
+REAL_BACKENDS = ("nccl", "torch-nccl", "mpi", "gloo")
 
 _BUSY_LOAD = 0.5
 _FEWEST_CORES = 2
@@ -27,36 +23,22 @@ _FEWEST_CORES = 2
 _SMALL_SHARED_MEMORY = 128 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One finding.
-
-    Attributes:
-        state: "missing" and "broken" do not work; "warning" works, but spoils measurements; "note" is a fact.
-        fix: the command or the step that helps, "" when nothing needs to.
-    """
-
-    section: Section
-    name: str
-    state: State
-    finding: str
-    fix: str = ""
-
-
 def checkup(root: Path = ROOT) -> list[Check]:
     """Probe libraries, launchers and GPUs, and read the machine's facts. Takes a few seconds."""
-    mpi, launchers = probe.probe_mpi(), probe.find_launchers()
+    mpi, launchers, torch = probe.probe_mpi(), probe.find_launchers(), probe.probe_torch()
+    gpus = checkup_gpu.checks(probe_gpu.probe_gpus(root, mpi=isinstance(mpi, Mpi)), torch)
     return [
+        *(check for check in gpus if check.section == "back ends"),
         _mpi(mpi, launchers),
         *_mpi_wheels(),
         _numba(probe.probe_numba()),
-        _gloo(probe.probe_torch()),
+        _gloo(torch),
         Check(
             "back ends", "emulated", "works", "needs no library; its numbers are made up, for tests and demonstrations"
         ),
         *_launchers(launchers, mpi),
+        *(check for check in gpus if check.section == "GPUs"),
         *_machine(root),
-        _gpus(probe.visible_gpus(root)),
     ]
 
 
@@ -182,11 +164,6 @@ def _shared_memory(root: Path) -> Iterator[Check]:
     if size.f_blocks * size.f_frsize < _SMALL_SHARED_MEMORY:
         finding = f"only {_mebibytes(size.f_blocks * size.f_frsize)} in /dev/shm, MPI may need more"
         yield Check("machine", "shared memory", "warning", finding, "docker run --shm-size=1g")
-
-
-def _gpus(found: list[str]) -> Check:
-    models = [model if count == 1 else f"{count} x {model}" for model, count in Counter(found).items()]
-    return Check("machine", "GPUs", "note", ", ".join(models) or "none")
 
 
 def _mebibytes(size: int) -> str:

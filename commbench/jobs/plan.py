@@ -12,8 +12,10 @@ from commbench.backends import about
 from commbench.backends.base import World
 from commbench.backends.buffers import bytes_needed
 from commbench.backends.emulated import parse as parse_emulation
+from commbench.backends.gpu import explained
+from commbench.backends.routes import WITH_HOST, routes
 from commbench.errors import UnavailableError, UsageError
-from commbench.jobs.probe import Absent, Mpi, Torch, probe_mpi, probe_torch, visible_gpus
+from commbench.jobs.probe import Absent, Mpi, Torch, probe_mpi, probe_peers, probe_torch, visible_gpus
 from commbench.measure.machine import available_memory_bytes, usable_cores
 from commbench.spec import USUAL_ON_GPUS, Sweep
 from commbench.units import format_size
@@ -50,7 +52,9 @@ def plan(sweep: Sweep, *, launcher: str | None, given: Container[str] | None = N
         UnavailableError: the back end is not here; the hint installs it.
         UsageError: it cannot do what is asked.
     """
-    gpus = visible_gpus() if sweep.backend == "auto" or "cuda" in about(sweep.backend).capabilities.devices else []
+    if sweep.backend != "auto" and about(sweep.backend).one_process:
+        return _plan_one_process(sweep, launcher, given)
+    gpus = visible_gpus() if sweep.backend == "auto" or _device(sweep) == "cuda" else []
     name, why, mpi = _choose(sweep, launcher, gpus)
     _refuse_emulation(sweep, name)
     settled = on_device(replace(sweep, backend=name), given)
@@ -71,15 +75,60 @@ def plan(sweep: Sweep, *, launcher: str | None, given: Container[str] | None = N
     return Plan(settled, mpi, why, tuple(notes))
 
 
+def _plan_one_process(sweep: Sweep, launcher: str | None, given: Container[str] | None) -> Plan:
+    """Settle a sweep of a back end that works all GPUs from one process: which of its routes this machine has."""
+    name = sweep.backend
+    _refuse_emulation(sweep, name)
+    for flag, wrong in (
+        ("--launcher", launcher is not None),
+        (f"--ranks {sweep.ranks}", sweep.ranks not in (None, 1)),
+        ("--allow-shared-gpu", sweep.allow_shared_gpu),
+    ):
+        if wrong:
+            raise UsageError(
+                f"{flag}: {name} is one process for all GPUs of a machine", "leave it out; --pair 0,1 chooses GPUs"
+            )
+    settled = replace(on_device(sweep, given), ranks=1)
+    settled.points(1, about(name).capabilities)
+    _refuse_missing(name)
+    if not settled.routes:  # a file that is completed has them
+        peers = probe_peers()
+        if isinstance(peers, Absent):
+            raise UnavailableError(f"--backend {name}: {peers.reason}", peers.hint)
+        if peers.code:
+            raise explained(peers.code, f"driver error {peers.code}")
+        settled = replace(settled, routes=routes(settled, peers.gpus, peers.access))
+    _refuse_host_memory(settled)
+    return Plan(settled, None, "--backend", ())
+
+
+def _refuse_host_memory(sweep: Sweep) -> None:
+    """The buffers in host memory of each kind that the routes use; those on GPUs are known to the process alone."""
+    points, _ = sweep.points(1, about(sweep.backend).capabilities)
+    largest = {point.path: bytes_needed(point) for point in points if point.path in WITH_HOST}
+    need, there = sum(largest.values()), available_memory_bytes()
+    if there is not None and need > there:
+        raise UsageError(
+            f"--max-bytes {format_size(max(point.bytes for point in points))}: buffers in host memory need "
+            f"{need / 2**30:.1f} GiB, {there / 2**30:.1f} GiB are available",
+            "use a smaller -e, or --path without pinned or pageable",
+        )
+
+
 def on_device(sweep: Sweep, given: Container[str] | None) -> Sweep:
     """`sweep` on the device that its back end works on, with what is usual there where the user named nothing."""
-    device = sweep.device or about(sweep.backend).capabilities.devices[0]
+    able = about(sweep.backend).capabilities
+    device = _device(sweep)
     usual: dict[str, Any] = {}
     if device == "cuda" and given is not None:
-        usual = {name: value for name, value in USUAL_ON_GPUS.items() if name not in given}
+        usual = {name: value for name, value in {**USUAL_ON_GPUS, **able.usual}.items() if name not in given}
     if sweep.min_bytes > usual.get("max_bytes", sweep.min_bytes):
         del usual["max_bytes"]
     return replace(sweep, device=device, **usual)
+
+
+def _device(sweep: Sweep) -> str:
+    return sweep.device or about(sweep.backend).capabilities.devices[0]
 
 
 def _refuse_too_few(gpus: list[str], ranks: int, sweep: Sweep) -> None:
@@ -102,6 +151,11 @@ def plan_as_rank(sweep: Sweep, world: World, *, given: Container[str] | None = N
     else:
         name, why = sweep.backend, "--backend"
     _refuse_emulation(sweep, name)
+    if about(name).one_process:
+        raise UsageError(
+            f"--backend {name} is one process for all GPUs of a machine, a launcher started {world.size}",
+            "start it without mpirun, torchrun or srun, once on each machine",
+        )
     _refuse_missing(name)
     if sweep.ranks not in (None, world.size):
         raise UsageError(f"--ranks {sweep.ranks}: the launcher started {world.size}", "leave --ranks out")
@@ -116,7 +170,16 @@ def _choose_as_rank(sweep: Sweep, world: World) -> tuple[str, str]:
     by = "an MPI launcher" if world.launcher == "mpi" else world.launcher
     if sweep.device != "cpu" and (gpus := visible_gpus()):
         return _for_gpus(gpus)[0], f"started by {by}, GPUs are here"
+    _refuse_no_gpu(sweep)
     return ("mpi" if world.launcher == "mpi" else "gloo"), f"started by {by}"
+
+
+def _refuse_no_gpu(sweep: Sweep) -> None:
+    """Only where the back end is chosen here: one that was named says more of what it lacks."""
+    if sweep.device == "cuda":
+        raise UnavailableError(
+            "--device cuda: no GPU is visible here", "is CUDA_VISIBLE_DEVICES right? `commbench doctor` says more"
+        )
 
 
 def _refuse_emulation(sweep: Sweep, name: str) -> None:
@@ -158,6 +221,7 @@ def _choose(sweep: Sweep, launcher: str | None, gpus: list[str]) -> tuple[str, s
     # A curve of the host, taken for one of the GPUs, would mislead: where GPUs are it needs asking for.
     if gpus and sweep.device != "cpu":
         return (*_for_gpus(gpus), None)
+    _refuse_no_gpu(sweep)
     found = probe_mpi(launcher=launcher is None)
     if isinstance(found, Mpi):
         return "mpi", "the first of mpi and gloo that works here", found
@@ -212,4 +276,6 @@ def expectation(sweep: Sweep, points: int) -> str:
 def default_output(sweep: Sweep, ranks: int | None, stamp: str) -> Path:
     """The name results/<utc>-<operation>-<back end>-<path>-<ranks>r.jsonl."""
     what = sweep.ops[0] if len(sweep.ops) == 1 else f"{len(sweep.ops)}ops"
-    return Path("results") / f"{stamp}-{what}-{sweep.backend}-{sweep.path_label()}-{ranks or 'n'}r.jsonl"
+    how = "+".join(sweep.paths) or sweep.path_label()
+    count = "" if about(sweep.backend).one_process else f"-{ranks or 'n'}r"
+    return Path("results") / f"{stamp}-{what}-{sweep.backend}-{how}{count}.jsonl"

@@ -85,15 +85,24 @@ class Mpi:
 
 @dataclass(frozen=True, slots=True)
 class Torch:
-    """`cuda` is the CUDA version that torch was built for, None for a CPU build."""
+    """A torch.
+
+    Attributes:
+        gloo: its Gloo is built in.
+        cuda: the CUDA version that it was built for, None for a CPU build.
+        nccl: the version of its NCCL, None where it has none.
+        gpus: how many it sees.
+    """
 
     version: str
     gloo: bool
     cuda: str | None
+    nccl: str | None = None
+    gpus: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class Question:
     """What a child is asked: code that sets `answer`, a dict with `keys`, by loading `module`."""
 
     module: str
@@ -103,7 +112,7 @@ class _Question:
     code: str
 
 
-_MPI = _Question(
+_MPI = Question(
     module="mpi4py",
     keys=frozenset({"version", "library", "mpi4py", "numba", "prefix"}),
     install="pip install 'commbench[mpich]' (a laptop), or load the cluster's MPI and pip install 'commbench[mpi]'",
@@ -132,9 +141,9 @@ answer = {
 """,
 )
 
-_TORCH = _Question(
+_TORCH = Question(
     module="torch",
-    keys=frozenset({"version", "gloo", "cuda"}),
+    keys=frozenset({"version", "gloo", "cuda", "nccl", "gpus"}),
     install="pip install 'commbench[torch]'",
     repair="pip install --force-reinstall torch",
     code="""
@@ -143,11 +152,17 @@ answer = {
     "version": str(torch.__version__),
     "gloo": dist.is_available() and dist.is_gloo_available(),
     "cuda": torch.version.cuda,
+    "nccl": None,
+    "gpus": 0,
 }
+if torch.version.cuda:
+    answer["gpus"] = torch.cuda.device_count()
+    if dist.is_nccl_available():
+        answer["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
 """,
 )
 
-_NUMBA = _Question(
+_NUMBA = Question(
     module="numba",
     keys=frozenset({"version"}),
     install="pip install 'commbench[mpi]'",
@@ -156,7 +171,7 @@ _NUMBA = _Question(
 )
 
 # NVML is the driver's own library: it lists GPUs without creating a CUDA context on any.
-_NVML = _Question(
+_NVML = Question(
     module="libnvidia-ml.so.1",
     keys=frozenset({"gpus"}),
     install="install NVIDIA's driver",
@@ -187,6 +202,44 @@ answer = {"gpus": gpus}
 """,
 )
 
+# cuInit and what follows look at devices; none of it creates a context on one.
+_PEERS = Question(
+    module="libcuda.so.1",
+    keys=frozenset({"code", "gpus", "access"}),
+    install="install NVIDIA's driver",
+    repair="install NVIDIA's driver; in a container, start it with --gpus all. Does nvidia-smi work?",
+    code="""
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+answer = {"code": cuda.cuInit(0), "gpus": 0, "access": []}
+count, can = ctypes.c_int(), ctypes.c_int()
+if not answer["code"]:
+    answer["code"] = cuda.cuDeviceGetCount(ctypes.byref(count))
+    answer["gpus"] = count.value
+for a in range(count.value):
+    for b in range(count.value):
+        code = cuda.cuDeviceCanAccessPeer(ctypes.byref(can), a, b)
+        answer["code"] = answer["code"] or code
+        if can.value and a != b:
+            answer["access"].append([a, b])
+""",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """The GPUs that CUDA sees, and between which of them there is peer access.
+
+    Attributes:
+        gpus: how many.
+        access: pairs (a, b) where a may address the memory of b, as the driver says.
+        code: the driver's error, 0 for none.
+    """
+
+    gpus: int
+    access: frozenset[tuple[int, int]]
+    code: int = 0
+
 
 def probe_mpi(python: str = sys.executable, *, launcher: bool = True, limit: float = 30.0) -> Mpi | Absent:
     """The MPI that `python`'s mpi4py loads, and its mpiexec: beside the library, in `python`'s prefix, on PATH.
@@ -196,7 +249,7 @@ def probe_mpi(python: str = sys.executable, *, launcher: bool = True, limit: flo
         launcher: look for an mpiexec; False when the user brings a launcher.
         limit: seconds until the child is given up.
     """
-    answer = _ask(_MPI, python, limit)
+    answer = ask(_MPI, python, limit)
     if isinstance(answer, Absent):
         return answer
     version = _first_line(str(answer["version"]))
@@ -226,16 +279,24 @@ def probe_mpi(python: str = sys.executable, *, launcher: bool = True, limit: flo
 
 def probe_torch(python: str = sys.executable, *, limit: float = 60.0) -> Torch | Absent:
     """The torch here, and whether its Gloo is built in. Takes a second or two where torch is installed."""
-    answer = _ask(_TORCH, python, limit)
+    answer = ask(_TORCH, python, limit)
     if isinstance(answer, Absent):
         return answer
-    return Torch(answer["version"], bool(answer["gloo"]), answer["cuda"])
+    return Torch(answer["version"], bool(answer["gloo"]), answer["cuda"], answer["nccl"], int(answer["gpus"]))
 
 
 def probe_numba(python: str = sys.executable, *, limit: float = 60.0) -> str | Absent:
     """The version of numba, after loading it."""
-    answer = _ask(_NUMBA, python, limit)
+    answer = ask(_NUMBA, python, limit)
     return answer if isinstance(answer, Absent) else str(answer["version"])
+
+
+def probe_peers(python: str = sys.executable, *, limit: float = 60.0) -> Peers | Absent:
+    """What the driver says of peer access between the visible GPUs, without creating a CUDA context."""
+    answer = ask(_PEERS, python, limit)
+    if isinstance(answer, Absent):
+        return Absent("no NVIDIA driver here" if "cannot open" in answer.reason else answer.reason, answer.hint)
+    return Peers(answer["gpus"], frozenset((a, b) for a, b in answer["access"]), answer["code"])
 
 
 def find_launchers() -> list[Launcher]:
@@ -254,7 +315,7 @@ def visible_gpus(
 
     Asks NVML, else what the kernel driver lists. [] is an answer: there is none.
     """
-    answer = _ask(_NVML, python, limit)
+    answer = ask(_NVML, python, limit)
     gpus = nvidia_gpus(root) if isinstance(answer, Absent) else [(name, uuid) for name, uuid in answer["gpus"]]
     return _left_visible(gpus, environ.get("CUDA_VISIBLE_DEVICES"))
 
@@ -322,7 +383,8 @@ def _left_visible(gpus: Sequence[tuple[str, str]], setting: str | None) -> list[
     return visible
 
 
-def _ask(question: _Question, python: str, limit: float) -> dict[str, Any] | Absent:
+def ask(question: Question, python: str = sys.executable, limit: float = 30.0) -> dict[str, Any] | Absent:
+    """What a child answers to `question`, or what went wrong there."""
     answer = child.evaluate(question.code, python, limit)
     if answer.missing == question.module:
         return Absent(f"{question.module} is not installed", question.install, installed=False)

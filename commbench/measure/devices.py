@@ -23,6 +23,23 @@ def nvidia_driver(root: Path = ROOT) -> str | None:
     return match[1] if match else None
 
 
+def nvidia_hardware(root: Path = ROOT) -> tuple[int, int]:
+    """(GPUs, NVSwitches) of NVIDIA on the PCI bus, whether a driver knows them or not."""
+    found = [0, 0]
+    for device in (root / "sys/bus/pci/devices").glob("*"):
+        if procfs.text(device / "vendor") == "0x10de":
+            kind = procfs.text(device / "class") or ""
+            found[0] += kind.startswith(("0x0300", "0x0302"))  # display and 3D controllers
+            found[1] += kind.startswith("0x0680")  # other bridges: NVSwitches are the only ones NVIDIA makes
+    return found[0], found[1]
+
+
+def runs(program: str, root: Path = ROOT) -> bool:
+    """Whether a program runs here; a container sees its own ones only."""
+    name = program[:15]  # all that the kernel keeps
+    return any(procfs.text(path) == name for path in (root / "proc").glob("[0-9]*/comm"))
+
+
 def networks(root: Path = ROOT) -> list[dict[str, Any]]:
     """Interfaces and RDMA ports: name, kind, state, bytes_per_second (None when unknown or down), mtu."""
     return _interfaces(root) + _rdma_ports(root)

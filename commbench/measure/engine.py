@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from commbench.backends import about, open_backend
+from commbench.backends import about, before_meeting, open_backend
 from commbench.backends.base import Backend, World
 from commbench.backends.buffers import bytes_needed
 from commbench.errors import CommbenchError, MeasurementError, ResultsError
@@ -61,6 +61,8 @@ def run_rank(
     watchdog = Watchdog(world, slot, closing.on_fault, closing.on_beat)
     watchdog.start()
     try:
+        if not refused:
+            before_meeting(job.sweep, world)
         control = _meet(job, world, slot, watchdog)
         # Ranks of somebody's launcher each made up their own; rank 0's counts.
         shared = {"run": job.run, "launch": job.launch, "session": job.session, "refused": refused}
@@ -140,6 +142,7 @@ class Engine:
         turn: Callable[[], None] | None = None,
     ) -> None:
         self.job, self.backend, self.control, self.slot, self.emit = job, backend, control, slot, closing.emit
+        slot.set("calibrating the clock", "", job.sweep.timeout)
         self._turn = turn if job.visits else None
         self.clock = backend.calibrate()
         self.points, self.notes = self._points()
@@ -149,7 +152,7 @@ class Engine:
         self.virtual = about(job.sweep.backend).virtual
         on_host = job.sweep.device != "cuda" and not self.virtual
         self.handover = Handover(control, job.launch) if on_host else None
-        if on_host:
+        if on_host or job.sweep.staged:
             self._refuse_what_does_not_fit()
         self.notes += backend.notes
         self.too_large = self._too_large()
@@ -309,7 +312,8 @@ class Engine:
 
     def _prepared(self, index: int) -> Timed:
         if index not in self.timed:
-            self.timed[index] = Timed(self.points[index], self.backend.prepare(self.points[index]))
+            call = self.backend.prepare(self.points[index])
+            self.timed[index] = Timed(self.points[index], call, depth=call.batch)
         self.current = self.timed[index]
         return self.current
 
@@ -367,7 +371,8 @@ class Engine:
 
     def _run_line(self) -> dict[str, Any]:
         facts, libraries, launcher = self._facts(), self.backend.libraries(), self.control.world.launcher
-        return run_line(self.job, facts, libraries, self.clock, len(self.points), launcher)
+        line = run_line(self.job, facts, libraries, self.clock, len(self.points), launcher)
+        return line | {"notes": list(self.notes)}
 
     def record(self, timed: Timed, **more: Any) -> Record:
         """The record of a point as it stands; `more` as in `lines.record_of`."""

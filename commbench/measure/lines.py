@@ -47,10 +47,11 @@ def run_line(
         "ranks_per_node": [hosts.count(host) for host in dict.fromkeys(hosts)],
         **{
             name: libraries[name]
-            for name in ("nccl", "mpi", "mpi_thread_level", "torch", "emulated")
+            for name in ("nccl", "mpi", "mpi_thread_level", "torch", "copies", "emulated")
             if name in libraries
         },
         **machine.key_facts(facts["nodes"][0]),
+        **({"gpus": gpus} if (gpus := sorted({gpu["name"] for gpu in _gpus(facts["placement"])})) else {}),
     }
     if wrong := [name for name, value in job.expect.items() if key.get(name) != value]:
         first = wrong[0]
@@ -83,6 +84,11 @@ def run_line(
         "environment": machine.environment_facts(),
         **facts,
     }
+
+
+def _gpus(placement: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those that ranks have one of, and those that one process has all of."""
+    return [gpu for rank in placement for gpu in (rank.get("gpus") or [rank.get("gpu")]) if gpu]
 
 
 def differences(libraries: Sequence[Mapping[str, str]]) -> list[str]:

@@ -60,7 +60,9 @@ def _from_mpi(env: Mapping[str, str]) -> World | None:
             "OMPI_COMM_WORLD_LOCAL_SIZE",
         )
     elif "PMI_RANK" in env and "PMI_SIZE" in env and ("MPI_LOCALNRANKS" in env or tasks != 1):
-        names = "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"
+        # Hydra's; HPE's PALS and Slurm have PMI too, and their own words for the place on the node.
+        place = ("MPI_LOCALRANKID", "PALS_LOCAL_RANKID", "SLURM_LOCALID")
+        names = "PMI_RANK", "PMI_SIZE", next((name for name in place if name in env), place[0]), "MPI_LOCALNRANKS"
     elif "PMIX_RANK" in env and tasks > 1:
         names = "PMIX_RANK", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""
     else:

@@ -19,7 +19,7 @@ import numpy as np
 from commbench.backends.base import LEAD_IN, LONG_CALL, Backend, Calibration, Call
 from commbench.measure.control import Control
 from commbench.measure.liveness import Slot
-from commbench.spec import Point, Sweep
+from commbench.spec import COPY_PATHS, Point, Sweep
 from commbench.stats import LogHistogram, Samples, Trace
 from commbench.units import format_size
 
@@ -30,7 +30,7 @@ _WARM_SECONDS = 5e-3
 _WARM_CALLS = 10
 _DEEPEST = 64
 _EXPECTED_TIMES = 20
-_MOST_DISCARDED = 10  # a device that never recovers is measured as it is, and flagged
+_MOST_DISCARDED = 10
 _COOLING_SECONDS = 0.05
 
 
@@ -49,7 +49,7 @@ class Timed:
         visits: how often the sweep came by.
         visit: the samples of the last visit alone.
         discarded: chunks in which a device protected itself, not counted.
-        slowed: one was counted all the same, since that device did not recover.
+        slowed: one was counted all the same, since the device did not recover in time.
         hertz: the device's clock after each chunk, as far as it tells.
     """
 
@@ -71,8 +71,9 @@ class Timed:
 
 
 def label(point: Point) -> str:
-    """The point in a message: "allreduce 64K", with the mode where it is not the usual one."""
-    return f"{point.op} {format_size(point.bytes)}" + ("" if point.mode == "sync" else f" ({point.mode})")
+    """The point in a message: "allreduce 64K", with the mode where it is not the usual one, and the way of a copy."""
+    way = f" {point.path} {point.option('pair')}" if point.path in COPY_PATHS else ""
+    return f"{point.op}{way} {format_size(point.bytes)}" + ("" if point.mode == "sync" else f" ({point.mode})")
 
 
 class TimeLoop:
@@ -94,24 +95,29 @@ class TimeLoop:
             timed.visit = Trace()
             self._warm_up(timed, seconds)
             start = self._backend.now()
-            size, lead = self._decide(timed, seconds, start, first=True)
+            size, lead, keep = self._decide(timed, seconds, start, first=True)
             while size:
-                self._chunk(timed, size, lead)
-                size, lead = self._decide(timed, seconds, start, first=False)
+                self._chunk(timed, size, lead, keep=keep)
+                size, lead, keep = self._decide(timed, seconds, start, first=False)
             timed.visits += 1
 
-    def _decide(self, timed: Timed, seconds: float, start: float, *, first: bool) -> tuple[int, int]:
-        """(samples of the next chunk, lead-in calls before them); no samples: leave. Rank 0's word."""
-        size = 0
+    def _decide(self, timed: Timed, seconds: float, start: float, *, first: bool) -> tuple[int, int, bool]:
+        """(samples of the next chunk, lead-in calls before them, count it whatever happens); no samples: leave.
+
+        Rank 0's word.
+        """
+        size, keep = 0, False
         if self._leads:
             left = seconds - (self._backend.now() - start)
             size = chunk_size(timed.lap, left, first=first)
             if self._sweep.iters is not None:
                 size = min(max(size, _FEWEST), _MOST, self._sweep.iters - timed.trace.count)
-        size, lead = self._control.broadcast([size, LEAD_IN if timed.lap < LONG_CALL else 1])
-        return int(size), int(lead)
+            # A device that does not recover is measured as it is, and a visit does not end with nothing.
+            keep = timed.discarded >= _MOST_DISCARDED or left < _COOLING_SECONDS + 2 * timed.lap * size
+        size, lead, keep = self._control.broadcast([size, LEAD_IN if timed.lap < LONG_CALL else 1, keep])
+        return int(size), int(lead), bool(keep)
 
-    def _chunk(self, timed: Timed, size: int, lead: int) -> None:
+    def _chunk(self, timed: Timed, size: int, lead: int, *, keep: bool) -> None:
         start = self._backend.now()
         out = self._run(timed, size, lead)
         health = self._backend.health()
@@ -119,7 +125,7 @@ class TimeLoop:
         slowest, slowed = np.split(self._control.maximum(np.append(out, bool(health.slowed))), [size])
         if health.hertz is not None:
             timed.hertz.append(health.hertz)
-        if slowed[0] and timed.discarded < _MOST_DISCARDED:
+        if slowed[0] and not keep:
             timed.discarded += 1
             time.sleep(_COOLING_SECONDS)
             return

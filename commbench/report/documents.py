@@ -6,7 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from commbench.analyze.datasets import Dataset
+from commbench.analyze.diagnose import diagnose
+from commbench.analyze.finding import Finding
 from commbench.analyze.fit import CurveFit, Estimate, Segment
+from commbench.analyze.pairs import PairMatrix, matrices
 from commbench.analyze.summary import PointSummary, algbw, busbw
 from commbench.records import Record, Seconds
 from commbench.spec import Point
@@ -15,11 +18,16 @@ _SECONDS = ("median", "low", "high", "p5", "p95", "min", "max")
 
 
 def show_document(datasets: Sequence[Dataset]) -> dict[str, Any]:
-    """Records and points of all datasets. Where there are several, each entry names its files."""
+    """Records, points and findings of all datasets. Where there are several, each entry names its files.
+
+    "matrices" is there only where points differ in their pair of endpoints.
+    """
+    pairs = [_matrix(m) | _files(datasets, d) for d in datasets for m in matrices(d.points)]
     return {
         "records": [_record(r) | _files(datasets, d) for d in datasets for r in d.records],
         "points": [_point(p) | _files(datasets, d) for d in datasets for p in d.points],
-        "findings": [],
+        "findings": [_finding(f) | _files(datasets, d) for d in datasets for f in diagnose(d)],
+        **({"matrices": pairs} if pairs else {}),
     }
 
 
@@ -60,6 +68,30 @@ def _point(summary: PointSummary) -> dict[str, Any]:
         "statistic": summary.statistic,
         "check": summary.check,
         "flags": list(summary.flags),
+    }
+
+
+def _matrix(matrix: PairMatrix) -> dict[str, Any]:
+    """A list for each source, of a value for each target; null where nothing was measured."""
+    name = "seconds" if matrix.is_latency else "algbw_bytes_per_second"
+
+    def value(cell: PointSummary | None) -> float | None:
+        if cell is None or cell.seconds is None:
+            return None
+        return cell.seconds.median if matrix.is_latency else cell.algbw
+
+    values = [[value(matrix.cells.get((a, b))) for b in matrix.targets] for a in matrix.sources]
+    key = {**_curve_key(matrix.key), "bytes": matrix.bytes}
+    return key | {"from": list(matrix.sources), "to": list(matrix.targets), name: values}
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "kind": finding.kind,
+        **_curve_key(finding.key),
+        "sizes": list(finding.sizes),
+        "ratio": {name: getattr(finding.ratio, name) for name in ("value", "low", "high")},
+        "text": finding.text,
     }
 
 

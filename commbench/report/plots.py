@@ -1,65 +1,34 @@
 """Curves as pictures: time and bus bandwidth over size, with intervals and the fitted line.
 
-matplotlib is imported inside functions: tables start without it. Figures are made without pyplot, so no
-global state, no display, and the same input gives the same bytes, whatever the user's matplotlibrc says.
-Colours are Okabe and Ito's, told apart by marker shape too.
+matplotlib is imported inside functions: tables start without it. What all pictures share is in `canvas`.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from commbench.analyze.fit import CurveFit, fit_curve
 from commbench.analyze.summary import Curve, PointSummary
-from commbench.errors import CannotTellError, ResultsError
+from commbench.errors import CannotTellError
+from commbench.report.canvas import COLOURS, FORMATS, GREY, MARKERS, our_style, printable, save, size_axis
 from commbench.report.tables import interval_words
 from commbench.report.text import SEPARATOR, clean, common_settings, common_words, labels
-from commbench.units import format_rate, format_seconds, format_size, format_size_about
+from commbench.units import format_rate, format_seconds, format_size_about
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FORMATS = ("png", "svg")
 MAX_CURVES = 8  # more in one picture cannot be followed: one picture an operation then
 
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
-_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _MOST_NAMES = 4
 _LEGEND_WIDTH = 170  # characters across the figure
-_END_OF_LATIN = "\N{LATIN SMALL LETTER B WITH STROKE}"
-_GREY, _FAINT = "#5A5A5A", "#DDDDDD"
-_STYLE: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",
-    "font.size": 9.5,
-    "axes.titlesize": 10,
-    "axes.edgecolor": _GREY,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": _FAINT,
-    "grid.linewidth": 0.6,
-    "xtick.color": _GREY,
-    "ytick.color": _GREY,
-    "figure.constrained_layout.w_pad": 0.1,
-    "figure.constrained_layout.h_pad": 0.1,
-    "figure.constrained_layout.wspace": 0.04,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "text.parse_math": False,  # a dollar in a host name is no formula
-    "svg.fonttype": "none",  # text stays text: searchable, and small
-    "svg.hashsalt": "commbench",
-}
 
 
 def draw(curves: Sequence[Curve], stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
@@ -84,8 +53,8 @@ def draw(curves: Sequence[Curve], stem: Path, formats: Sequence[str] = FORMATS) 
 
 
 def _draw_one(curves: Sequence[Curve], stem: Path, formats: Sequence[str]) -> list[Path]:
-    with _our_style():
-        return _save(_figure(curves), stem, formats)
+    with our_style():
+        return save(_figure(curves), stem, formats)
 
 
 def _figure(curves: Sequence[Curve]) -> Figure:
@@ -94,13 +63,24 @@ def _figure(curves: Sequence[Curve]) -> Figure:
 
     figure = Figure(figsize=(11, 5), layout="constrained")
     times, rates = figure.subplots(1, 2)
-    for number, (curve, label) in enumerate(zip(curves, labels(curves), strict=True)):
-        _draw_curve(times, rates, curve, number, label, alone=len(curves) == 1)
+    draw_panels(times, rates, curves, labels(curves))
+    frame(figure, times, curves, [])
+    return figure
+
+
+def draw_panels(times: Axes, rates: Axes, curves: Sequence[Curve], names: Sequence[str]) -> None:
+    """Draw time, log-log, and bus bandwidth from 0 into two axes; `names` lead the entries of the legend."""
+    for number, (curve, name) in enumerate(zip(curves, names, strict=True)):
+        _draw_curve(times, rates, curve, number, name, alone=len(curves) == 1)
     timed = [point for curve in curves for point in _drawable(curve)]
     for axes in (times, rates):
-        _size_axis(axes, [point.point.bytes for point in timed])
+        size_axis(axes, [point.point.bytes for point in timed])
     _time_axis(times, [_time(point)[0] for point in timed])
     _rate_axis(rates, [_rate(point)[0] for point in timed])
+
+
+def frame(figure: Figure, times: Axes, curves: Sequence[Curve], more: Sequence[str]) -> None:
+    """Title and legend above, small print below, which ends in the lines `more`."""
     handles, texts = times.get_legend_handles_labels()
     columns = max(1, min(4, _LEGEND_WIDTH // (max(map(len, texts), default=1) + 6)))
     figure.legend(
@@ -109,17 +89,16 @@ def _figure(curves: Sequence[Curve]) -> Figure:
         loc="outside upper left",
         ncols=columns,
         handlelength=1.5,
-        title=_printable(_headline(curves)),
+        title=printable(_headline(curves)),
         title_fontproperties={"size": 11.5, "weight": "bold"},
         alignment="left",
     )
-    figure.supxlabel(_printable(_small_print(curves)), x=0.01, ha="left", fontsize=7.5, color=_GREY)
-    return figure
+    figure.supxlabel(printable("\n".join((_small_print(curves), *more))), x=0.01, ha="left", fontsize=7.5, color=GREY)
 
 
 def _draw_curve(times: Axes, rates: Axes, curve: Curve, number: int, label: str, *, alone: bool) -> None:
-    again, position = divmod(number, len(_COLOURS))
-    colour, marker = _COLOURS[position], _MARKERS[(position + again) % len(_MARKERS)]
+    again, position = divmod(number, len(COLOURS))
+    colour, marker = COLOURS[position], MARKERS[(position + again) % len(MARKERS)]
     try:
         fitted: CurveFit | None = fit_curve(curve)
     except CannotTellError:
@@ -140,7 +119,7 @@ def _draw_curve(times: Axes, rates: Axes, curve: Curve, number: int, label: str,
                 markeredgewidth=0.9,
                 elinewidth=1,
                 capsize=2,
-                label=_printable(_legend(label, fitted)) if sound or not any(p.is_sound for p in timed) else None,
+                label=printable(_legend(label, fitted)) if sound or not any(p.is_sound for p in timed) else None,
                 zorder=3,
             )
     if fitted is not None:
@@ -163,7 +142,7 @@ def _draw_fit(times: Axes, rates: Axes, fitted: CurveFit, colour: str, *, alone:
             axes.plot(half, value, marker="|", markersize=13, markeredgewidth=1.6, color=colour, zorder=4)
         return
     for axes in (times, rates):
-        axes.axvline(half, color=_GREY, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
+        axes.axvline(half, color=GREY, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
         axes.annotate(
             f"n½ = {format_size_about(half)}",
             (half, 0),  # right of n½ both curves are high up
@@ -171,7 +150,7 @@ def _draw_fit(times: Axes, rates: Axes, fitted: CurveFit, colour: str, *, alone:
             xytext=(4, 4),
             textcoords="offset points",
             fontsize=8.5,
-            color=_GREY,
+            color=GREY,
         )
 
 
@@ -191,18 +170,6 @@ def _rate(point: PointSummary) -> tuple[float, float, float]:
     """Bus bandwidth in GB/s with its interval: the slow end of the time is the low end here."""
     median, high, low = (point.point.bus_factor * point.point.bytes / (1e3 * time) for time in _time(point))
     return median, low, high
-
-
-def _size_axis(axes: Axes, sizes: Sequence[int]) -> None:
-    from matplotlib.ticker import NullLocator  # noqa: PLC0415
-
-    first, last = math.ceil(math.log2(min(sizes))), math.floor(math.log2(max(sizes)))
-    ticks = [2**power for power in range(first, last + 1, max(1, math.ceil((last - first) / 9)))] or sorted(set(sizes))
-    axes.set_xscale("log", base=2)
-    axes.set_xlim(min(sizes) / 1.4, max(sizes) * 1.4)
-    axes.set_xticks(ticks, [format_size(tick) for tick in ticks])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xlabel("size (bytes)")
 
 
 def _time_axis(axes: Axes, medians: Sequence[float]) -> None:
@@ -250,35 +217,3 @@ def _small_print(curves: Sequence[Curve]) -> str:
     if not all(point.is_sound for point in drawn):
         bars += "; hollow: failed or wrong, not fitted"
     return "\n".join(SEPARATOR.join(part) for part in (common_settings(curves), how, [bars]) if part)
-
-
-def _printable(text: str) -> str:
-    """Text that the font has: others would be boxes, with a warning for each."""
-    return "".join(c if c < _END_OF_LATIN or c == "…" else "?" for c in text)
-
-
-@contextmanager
-def _our_style() -> Iterator[None]:
-    from matplotlib import rc_context, style  # noqa: PLC0415
-
-    with style.context("default"), rc_context(_STYLE):
-        yield
-
-
-def _save(figure: Figure, stem: Path, formats: Sequence[str]) -> list[Path]:
-    metadata: dict[str, dict[str, Any]] = {
-        "png": {"Software": "commbench"},
-        "svg": {"Date": None, "Creator": "commbench"},
-    }
-    written = []
-    for kind in formats:
-        path = stem.with_name(f"{stem.name}.{kind}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            figure.savefig(path, format=kind, dpi=200, metadata=metadata[kind])
-        except OSError as error:
-            raise ResultsError(
-                f"{path}: cannot be written: {error.strerror}", "choose another with --output"
-            ) from error
-        written.append(path)
-    return written

@@ -6,7 +6,8 @@ Markdown all use them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from statistics import median
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -14,9 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from commbench.analyze.datasets import Dataset
+from commbench.analyze.diagnose import by_curve, diagnose
+from commbench.analyze.finding import BROKEN, Finding, marked_sizes
 from commbench.analyze.fit import CurveFit, Estimate, fit_curve
-from commbench.analyze.summary import Curve, PointSummary, Problem, problems
+from commbench.analyze.pairs import curves_alone, findings_of_pairs
+from commbench.analyze.summary import Curve, PointSummary
 from commbench.errors import CannotTellError
+from commbench.report.matrix import matrices_view
 from commbench.report.text import SEPARATOR, clean, common_words, header_lines, labels
 from commbench.spec import Point
 from commbench.units import (
@@ -35,13 +40,13 @@ _WIDTHS = (7, 11, 10, 6, 8, 8, 10, 8)
 _NOTHING = "-"
 _WIDEST = 9.99
 _LABEL = 8
-_BAD = ("wrong answer", "hung", "failed")
+_MOST_FINDINGS = 5
 
 
-def row_cells(row: PointSummary | Point) -> tuple[str, ...]:
+def row_cells(row: PointSummary | Point, odd: Collection[int] = ()) -> tuple[str, ...]:
     """One row, a cell for each of `COLUMNS`; a bare point is one that has not been measured yet.
 
-    "*" after the check marks a point with flags.
+    "*" after the check marks a point with flags, and one whose size is among the `odd` ones.
     """
     if isinstance(row, Point):
         return (format_size(row.bytes), str(row.bytes // row.itemsize), *[""] * (len(COLUMNS) - 2))
@@ -54,7 +59,7 @@ def row_cells(row: PointSummary | Point) -> tuple[str, ...]:
         _NOTHING if row.algbw is None else format_gigabytes(row.algbw),
         _NOTHING if row.busbw is None else format_gigabytes(row.busbw),
         _NOTHING if known is None or known.p95 is None else format_microseconds(known.p95),
-        _verdict(row),
+        _verdict(row) + (" *" if _is_odd(row, odd) else ""),
     )
 
 
@@ -63,26 +68,27 @@ def plain_row(cells: Sequence[str] = COLUMNS) -> str:
     return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, _WIDTHS, strict=True)).rstrip()
 
 
-def curve_table(rows: Iterable[PointSummary | Point]) -> Table:
-    """The rows of one curve."""
+def curve_table(rows: Iterable[PointSummary | Point], odd: Collection[int] = ()) -> Table:
+    """The rows of one curve; the sizes in `odd` are marked."""
     table = _table()
     for name in COLUMNS:
         table.add_column(Text(name), justify="right", no_wrap=True)
     for row in rows:
-        table.add_row(*map(Text, row_cells(row)), style=_style(row))
+        table.add_row(*map(Text, row_cells(row, odd)), style=_style(row, odd))
     return table
 
 
-def curve_view(curve: Curve) -> Group:
-    """All about one curve: header, table, what the columns are, the fit, what is odd."""
+def curve_view(curve: Curve, findings: Sequence[Finding] = ()) -> Group:
+    """All about one curve: header, table, what the columns are, the fit, what is odd (`findings`, worst first)."""
     what, *rest = header_lines(curve)
     parts: list[RenderableType] = [Text(what, style="bold"), *(Text(line, style="dim") for line in rest)]
-    parts += [curve_table(curve.points), Text(units_line(curve.points), style="dim")]
+    odd = marked_sizes(findings)
+    parts += [curve_table(curve.points, odd), Text(units_line(curve.points, odd), style="dim")]
     try:
         parts.append(fit_view(fit_curve(curve)))
     except CannotTellError as refusal:
         parts.append(_labelled([f"{'fit':{_LABEL}}none: {refusal.message}"]))
-    return Group(*parts, *problem_view(problems(curve.points)))
+    return Group(*parts, *([findings_view(findings)] if findings else []))
 
 
 def fit_view(fitted: CurveFit) -> Table:
@@ -91,13 +97,27 @@ def fit_view(fitted: CurveFit) -> Table:
 
 
 def dataset_views(datasets: Iterable[Dataset]) -> list[Group]:
-    """Every curve of some datasets, and what their launches have to say."""
+    """Every curve of some datasets, and what their launches have to say; of many pairs their matrices instead."""
     views = []
     for dataset in datasets:
-        views += [curve_view(curve) for curve in dataset.curves]
+        found = diagnose(dataset)
+        if matrices := matrices_view(dataset):
+            views.append(matrices)
+        if of_pairs := findings_of_pairs(dataset, found):
+            views.append(Group(findings_view(of_pairs)))
+        own = by_curve(found)
+        views += [curve_view(curve, own.get(curve.key, ())) for curve in curves_alone(dataset)]
+        if dataset.connecting:
+            views.append(Group(connecting_line(dataset.connecting)))
         if dataset.notices:
             views.append(Group(*(Text(clean(notice, 400), style="yellow") for notice in dataset.notices)))
     return views
+
+
+def connecting_line(seconds: Sequence[float]) -> str:
+    """What it took to connect the ranks, over launches."""
+    over = f", median of {len(seconds)} launches" if len(seconds) > 1 else ""
+    return f"connect {format_seconds(median(seconds))} for a communicator of all ranks, on the slowest{over}"
 
 
 def interval_words(runs: Sequence[int]) -> str:
@@ -108,10 +128,10 @@ def interval_words(runs: Sequence[int]) -> str:
     return f"over {most} runs" if fewest == most else f"over {fewest} to {most} runs"
 
 
-def units_line(points: Sequence[PointSummary]) -> str:
+def units_line(points: Sequence[PointSummary], odd: Collection[int] = ()) -> str:
     """What the columns of these points hold, and which interval it is."""
     over = interval_words([point.runs for point in points if point.runs])
-    star = "; *: odd, see below" if any(point.flags for point in points) else ""
+    star = "; *: odd, see below" if any(_is_odd(point, odd) for point in points) else ""
     return f"time and p95 in us, algbw and busbw in GB/s = 1e9 bytes/s; ±%: 95 % interval {over}{star}"
 
 
@@ -184,23 +204,22 @@ def fits_note(fits: Iterable[CurveFit]) -> str:
     )
 
 
-def problem_view(found: Sequence[Problem]) -> list[Text]:
-    """The worst problem, and how many sizes have another one; nothing when all is well."""
-    return [
-        Text(line, style="bold red" if found[0].name in _BAD and not number else "yellow")
-        for number, line in enumerate(problem_lines(found))
+def findings_view(found: Sequence[Finding]) -> Table:
+    """`finding_lines` with their texts wrapped under each other, what is broken in red."""
+    grid = _labelled(finding_lines(found))
+    for row, finding in zip(grid.rows, found, strict=False):
+        row.style = "bold red" if finding.severity == BROKEN else "yellow"
+    return grid
+
+
+def finding_lines(found: Sequence[Finding]) -> list[str]:
+    """The first few findings, a label of 8 and a text each, and how many more there are."""
+    more = len(found) - _MOST_FINDINGS
+    lines = [
+        f"{'bad' if finding.severity == BROKEN else 'odd':{_LABEL}}{clean(finding.text, 400)}"
+        for finding in found[:_MOST_FINDINGS]
     ]
-
-
-def problem_lines(found: Sequence[Problem]) -> list[str]:
-    """`problem_view` as plain lines."""
-    if not found:
-        return []
-    worst, others = found[0], found[1:]
-    where = format_size(worst.sizes[0]) + (f" and {len(worst.sizes) - 1} more" if len(worst.sizes) > 1 else "")
-    what = f"{clean(worst.name)} at {where}" + (f": {clean(worst.text, 400)}" if worst.text else "")
-    also = ", ".join(f"{clean(p.name)} at {len(p.sizes)} size{'s' * (len(p.sizes) > 1)}" for p in others)
-    return [f"worst problem: {what}", *([f"also: {also}"] if others else [])]
+    return [*lines, *([f"{'':{_LABEL}}and {more} more in --json"] if more > 0 else [])]
 
 
 def _interval(estimate: Estimate, show: Callable[[float], str]) -> str:
@@ -230,15 +249,19 @@ def _percent(width: float) -> str:
 
 def _verdict(row: PointSummary) -> str:
     verdict = row.status if row.status != "ok" else {"ok": "ok", "skipped": _NOTHING}.get(row.check, "")
-    return ("WRONG" if row.check == "wrong" else verdict) + (" *" if row.flags else "")
+    return "WRONG" if row.check == "wrong" else verdict
 
 
-def _style(row: PointSummary | Point) -> str:
+def _is_odd(row: PointSummary, odd: Collection[int]) -> bool:
+    return bool(row.flags) or row.point.bytes in odd
+
+
+def _style(row: PointSummary | Point, odd: Collection[int]) -> str:
     if isinstance(row, Point):
         return "dim"
     if row.status != "ok" or row.check == "wrong":
         return "bold red"
-    return "yellow" if row.flags else ""
+    return "yellow" if _is_odd(row, odd) else ""
 
 
 def _table() -> Table:

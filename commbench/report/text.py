@@ -12,7 +12,8 @@ from commbench.spec import Point
 SEPARATOR = " · "
 _LONGEST = 120
 _MOST_HOSTS = 3
-_KEYS = ("op", "redop", "root", "variant", "dtype", "ranks", "backend", "device", "path", "mode", "cache", "in_place")
+KEYS = ("op", "redop", "root", "variant", "dtype", "ranks", "backend", "device", "path", "mode", "cache", "in_place")
+_ONE_PROCESS = ("copies",)  # its two "ranks" are the endpoints of a copy
 # These follow from the operation: they tell curves apart only where the operation does not.
 _OF_THE_OPERATION = ("redop", "root", "variant", "in_place")
 
@@ -32,12 +33,22 @@ def header_lines(curve: Curve) -> list[str]:
     key, setting = curve.key, curve.setting
     proven = ", ".join(dict.fromkeys(clean(p.proven_path) for p in curve.points if p.proven_path))
     proof = f"proven {proven}" if proven else "not proven"
+    return [
+        *what_and_where(key, setting),
+        SEPARATOR.join((*words(key, ("mode", "cache", "in_place", "path")), proof)),
+    ]
+
+
+def what_and_where(key: Point, setting: Setting) -> list[str]:
+    """The first two of `header_lines`."""
     operation = " ".join(words(key, ("op", "redop", "root", "variant")))
     library = ", ".join(filter(None, (clean(key.backend), clean(setting.library))))
+    hosts = ranks_and_hosts(key.ranks, setting.hosts)
+    if key.backend in _ONE_PROCESS:
+        hosts = hosts.partition(" on ")[2]
     return [
-        SEPARATOR.join((operation, clean(key.dtype), ranks_and_hosts(key.ranks, setting.hosts))),
+        SEPARATOR.join(filter(None, (operation, clean(key.dtype), hosts))),
         SEPARATOR.join(filter(None, (f"{library} on {clean(key.device)}", clean(setting.hardware)))),
-        SEPARATOR.join((*words(key, ("mode", "cache", "in_place", "path")), proof)),
     ]
 
 
@@ -52,7 +63,7 @@ def ranks_and_hosts(ranks: int, hosts: Sequence[str]) -> str:
     return f"{text} on {len(hosts)} hosts: {', '.join(clean(host, 40) for host in shown)}"
 
 
-def words(key: Point, names: Sequence[str] = _KEYS) -> list[str]:
+def words(key: Point, names: Sequence[str] = KEYS) -> list[str]:
     """The values of some keys in words, without those an operation does not have."""
     return [word for word in (_word(key, name) for name in names) if word]
 
@@ -64,7 +75,7 @@ def _word(key: Point, name: str) -> str:
     if name == "in_place":
         return "in place" if value else "out of place"
     if name == "ranks":
-        return ranks_and_hosts(value, ())
+        return "" if key.backend in _ONE_PROCESS else ranks_and_hosts(value, ())
     if name == "variant":
         return clean(value.replace("=", " ").replace(";", ", "))
     return clean(f"{name} {value}" if name in ("root", "path", "mode", "cache") else value)
@@ -80,7 +91,7 @@ def labels(curves: Sequence[Curve]) -> list[str]:
     """For each curve the words that tell it from the others: "allreduce, mode pipe"; "" for a single one."""
     if not curves:
         return []
-    differing = [name for name in _KEYS if _differs(name, [curve.key for curve in curves])]
+    differing = [name for name in KEYS if _differs(name, [curve.key for curve in curves])]
     settings = [setting_words(curve.setting) for curve in curves]
     common = common_settings(curves)
     return [
@@ -89,7 +100,7 @@ def labels(curves: Sequence[Curve]) -> list[str]:
     ]
 
 
-def common_words(curves: Sequence[Curve], names: Sequence[str] = _KEYS) -> list[str]:
+def common_words(curves: Sequence[Curve], names: Sequence[str] = KEYS) -> list[str]:
     """The words that all curves share, of some keys: with `labels` they say everything once."""
     keys = [curve.key for curve in curves]
     return words(keys[0], [name for name in names if len({getattr(key, name) for key in keys}) == 1])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from commbench.analyze.datasets import datasets
@@ -69,3 +71,22 @@ def test_a_launch_that_was_resumed_is_not_named(records_of: Any, record: Any) ->
     path.write_text(path.read_text() + again.read_text().replace("launch1", "second"))
 
     assert datasets([load(path)])[0].notices == ()
+
+
+def test_what_connecting_took_is_the_slowest_ranks_in_each_launch(tmp_path: Path) -> None:
+    def run(number: int, *seconds: Any) -> dict[str, Any]:
+        return {
+            "kind": "run", "schema": 1, "run": number, "launch": str(number),
+            "placement": [{"host": "a", "communicator_seconds": value} for value in seconds],
+        }  # fmt: skip
+
+    file = tmp_path / "it.jsonl"
+    lines = [
+        run(1, 0.5, 1.5),
+        run(2, 0.25, "no number"),
+        run(3),
+        {"kind": "run", "schema": 1, "run": 4, "placement": 3},
+    ]
+    file.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    [found] = datasets([load(file)])
+    assert found.connecting == (1.5, 0.25)

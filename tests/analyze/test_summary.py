@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from commbench.analyze.summary import curves, points, problems, worst_problem
-from commbench.stats import FLAGS
+from commbench.analyze.summary import curves, points
 
 
 def only(records: list[Any]) -> Any:
@@ -101,32 +100,3 @@ def test_curves_hold_points_that_differ_in_bytes_only_in_ascending_order(record:
 
     assert [point.point.bytes for point in sync.points] == [8, 64]
     assert (sync.key.mode, sync.key.bytes, pipe.key.mode) == ("sync", 0, "pipe")
-
-
-def test_problems_are_ordered_from_wrong_answers_to_flags(record: Any) -> None:
-    summaries = points(
-        [
-            record(8, flags=("unstable",)),
-            record(16, None, status="failed", reason="rank 1 died", check="skipped"),
-            record(32, None, status="hung", reason="no progress", check="skipped"),
-            record(64, status="failed", reason="rank 0: element 5 is 3, expected 4", check="wrong"),
-        ]
-    )
-
-    assert [problem.name for problem in problems(summaries)] == ["wrong answer", "hung", "failed", "unstable"]
-    worst = worst_problem(summaries)
-    assert worst is not None
-    assert (worst.sizes, worst.text) == ((64,), "rank 0: element 5 is 3, expected 4")
-
-
-def test_the_text_of_a_flag_is_what_the_statistics_say_and_the_widest_interval_comes_first(record: Any) -> None:
-    wide = record(8, flags=("drift",))
-    narrow = record(16, flags=("drift",), seconds=type(wide.seconds)(median=1e-5, low=0.99e-5, high=1.01e-5))
-
-    [drift] = problems(points([narrow, wide]))
-
-    assert (drift.sizes, drift.text) == ((8, 16), FLAGS["drift"])
-
-
-def test_nothing_odd_is_no_problem(record: Any) -> None:
-    assert worst_problem(points([record()])) is None

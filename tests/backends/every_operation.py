@@ -1,6 +1,6 @@
 """Run by the contract test under a launcher: every operation of one back end once, answers only, no timing.
 
-    python -m tests.backends.every_operation BACKEND LOOP
+    python -m tests.backends.every_operation BACKEND LOOP [cuda|staged]
 
 Rank 0 prints one JSON line: how many answers were checked, and what was wrong on any rank.
 """
@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from commbench.backends import about, open_backend
+from commbench.backends import about, before_meeting, open_backend
 from commbench.measure import ranks
 from commbench.measure.control import open_control
 from commbench.ops import OPERATIONS
@@ -29,18 +30,20 @@ _ROTATED_KINDS = 3
 _ROTATED_CACHE = 64 << 10
 
 
-def points(backend: str, count: int) -> Iterator[Point]:
+def points(backend: str, count: int, where: dict[str, Any]) -> Iterator[Point]:
     """Every operation, form, type and reduction that the back end has, at odd sizes, most with hot buffers only."""
     able = about(backend).capabilities
     for number, (dtype, redop) in enumerate(_KINDS):
         for name, row in OPERATIONS.items():
             if dtype not in (able.reduces.get(redop, ()) if row.reduces else able.moves):
                 continue
+            if count == 1 and name in ("sendrecv", "p2p"):
+                continue
             for cache in ("hot", "rotated") if number < _ROTATED_KINDS else ("hot",):
                 for both in (False, True) if name == "p2p" else (False,):
                     sweep = Sweep(
                         ops=(name,), backend=backend, dtype=dtype, redop=redop, in_place="both", root=count - 1,
-                        min_bytes=8, max_bytes=300_000, factor=190, cache=cache, bidirectional=both,
+                        min_bytes=8, max_bytes=300_000, factor=190, cache=cache, bidirectional=both, **where,
                     )  # fmt: skip
                     yield from sweep.points(count, able)[0]
 
@@ -56,13 +59,16 @@ def is_timed(point: Point) -> bool:
 
 
 def main() -> None:
-    backend_name, loop = sys.argv[1:]
+    backend_name, loop, *place = sys.argv[1:]
+    where: dict[str, Any] = {"device": "cuda", "staged": place == ["staged"]} if place else {}
     world = ranks.from_environment()
     assert world is not None
-    sweep = Sweep(ops=("allreduce",), backend=backend_name, loop=loop, init_timeout=60)
+    sweep = Sweep(ops=("allreduce",), backend=backend_name, loop=loop, init_timeout=60, **where)
+    before_meeting(sweep, world)
     control = open_control(about(backend_name).control, world, "single", 60, "contract")
     backend = open_backend(sweep, world, control, 1, _ROTATED_CACHE)
-    everything = list(points(backend_name, world.size))
+    able = about(backend_name).capabilities
+    everything = list(points(backend_name, world.size, where))
     backend.reserve(everything)
     wrong: list[str] = []
     checked = 0
@@ -79,9 +85,14 @@ def main() -> None:
             call.settle()
             if again or not is_timed(point):
                 continue
-            out = [np.full(2, -1.0), np.full(1, -1.0)]
+            out = [np.full(2, -1.0)]
             call.sync(out[0], 0)
-            call.pipe(2, out[1], 1)
+            if not (sweep.staged and point.op == "p2p"):
+                out.append(np.full(1, -1.0))
+                call.pipe(2, out[-1], 1)
+            if "graph" in able.modes:
+                out.append(np.full(1, -1.0))
+                call.graph(3, out[-1], 0)
             if min(map(np.min, out)) < 0:
                 wrong.append(f"{point}: not every duration was written: {out}")
     found = control.gather(wrong)

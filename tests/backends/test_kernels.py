@@ -275,3 +275,76 @@ def test_a_cache_that_the_user_chose_is_left_alone(monkeypatch: pytest.MonkeyPat
     kernels._choose_cache()
 
     assert kernels.os.environ["NUMBA_CACHE_DIR"] == "/mine"
+
+
+# -- into a stream -----------------------------------------------------------------------------------------------
+
+
+class Stream:
+    """C functions that write down what they are called with, in the place of a driver and a library."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, int, int]] = []
+        self.fails = ""
+        self._kept: list[Any] = []
+
+    def function(self, name: str) -> int:
+        """The address of one."""
+
+        def call(*arguments: int) -> int:
+            self.said.append((name, arguments[0], arguments[1]))
+            return 3 if name == self.fails else 0
+
+        self._kept.append(ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * 12)(call))
+        address = ctypes.cast(self._kept[-1], ctypes.c_void_p).value
+        assert address is not None
+        return address
+
+    def queue(self, *, align: bool = True) -> kernels.Queue:
+        events = np.array([[100 + i for i in range(40)], [200 + i for i in range(40)]], dtype=np.int64)
+        step = (self.function("align"), (1, 2)) if align else None
+        return kernels.Queue(events, 7, self.function("record"), self.function("wait"), step)
+
+
+def loops() -> list[Any]:
+    found = [pytest.param(kernels.enqueue, id="plain")]
+    compiled, _ = kernels.load()
+    return found + ([pytest.param(compiled.enqueue, id="compiled")] if compiled else [])
+
+
+@pytest.mark.parametrize("enqueue", loops())
+def test_each_sample_lies_between_two_events_after_the_ranks_met(enqueue: Any) -> None:
+    stream, host = Stream(), np.zeros(2)
+    body = [(stream.function("op"), (kernels.Strided(50, 10), 0))]
+    program = kernels.Program.of(body, [(stream.function("tail"), (9, 0))], rows=3)
+    done = enqueue(program, host, 1, 2, stream.queue(), 2)
+
+    assert stream.said == [
+        ("align", 1, 2), ("op", 70, 0), ("op", 50, 0), ("tail", 9, 0),  # the lead-in, not recorded
+        ("align", 1, 2), ("record", 100, 7), ("op", 60, 0), ("op", 70, 0), ("tail", 9, 0), ("record", 200, 7),
+        ("align", 1, 2), ("record", 101, 7), ("op", 50, 0), ("op", 60, 0), ("tail", 9, 0), ("record", 201, 7),
+    ]  # fmt: skip
+    assert (done.failed, done.driver, done.position) == (0, 0, 2)
+    assert (host > 0).all()
+
+
+@pytest.mark.parametrize("enqueue", loops())
+def test_the_host_stays_sixteen_samples_ahead(enqueue: Any) -> None:
+    stream = Stream()
+    program = kernels.Program.of([(stream.function("op"), (1,))])
+    enqueue(program, np.zeros(18), 0, 1, stream.queue(align=False), 0)
+    assert [said for said in stream.said if said[0] == "wait"] == [("wait", 200, 0), ("wait", 201, 0)]
+    assert not [said for said in stream.said if said[0] == "align"]
+
+
+@pytest.mark.parametrize("enqueue", loops())
+@pytest.mark.parametrize(("fails", "failed", "driver"), [("op", 3, 0), ("align", 3, 0), ("record", 0, 3)])
+def test_a_call_that_fails_ends_the_chunk_and_is_told_from_the_driver(
+    enqueue: Any, fails: str, failed: int, driver: int
+) -> None:
+    stream = Stream()
+    stream.fails = fails
+    program = kernels.Program.of([(stream.function("op"), (1,))])
+    done = enqueue(program, np.zeros(5), 0, 1, stream.queue(), 0)
+    assert (done.failed, done.driver) == (failed, driver)
+    assert sum(said[0] == "op" for said in stream.said) == 1

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from commbench.cli.doctor import doctor
 from commbench.errors import UnavailableError
-from commbench.jobs.checkup import Check
+from commbench.jobs.check import Check
 
 INSTALL = "pip install 'commbench[mpich]' (a laptop), or load the cluster's MPI and pip install 'commbench[mpi]'"
 MISSING = Check("back ends", "mpi", "missing", "mpi4py is not installed", INSTALL)

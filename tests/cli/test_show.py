@@ -36,7 +36,7 @@ def test_show_says_what_is_odd_and_still_exits_0(
     assert run(["show", str(path)]) == 0
 
     out = capsys.readouterr().out
-    assert "worst problem: wrong answer at 16: rank 2: element 0" in out
+    assert "bad     wrong answer at 16: rank 2: element 0" in out
     assert "run 1 has not ended" in out
 
 

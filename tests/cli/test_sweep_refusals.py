@@ -60,7 +60,7 @@ USAGE = [
     (
         (*OP, "--backend", "magic"),
         "--backend: unknown back end 'magic'",
-        "one of: auto, nccl, torch-nccl, mpi, gloo, emulated",
+        "one of: auto, nccl, torch-nccl, mpi, gloo, copies, emulated",
     ),
     ((*OP, *EMULATED, "--in-place", "maybe"), "--in-place: unknown 'maybe'", "no, yes or both"),
     ((*OP, *GLOO, "--in-place", "no"), "--in-place no: gloo has allreduce in place only", "leave --in-place out"),
@@ -70,6 +70,7 @@ USAGE = [
     (("--op", "p2p", *EMULATED, "--pair", "0,2"), "--pair: there are only 2 ranks", "use ranks below 2"),
     (("--op", "p2p", *EMULATED, "--pair", "1,1"), "--pair 1,1: two different ranks", "use --pair 0,1"),
     (("--op", "p2p", *EMULATED, "--pair", "0"), "--pair: '0' is not two ranks", "use --pair 0,1"),
+    (("--op", "p2p", *EMULATED, "--path", "peer"), "--path peer: emulated takes the interconnect", "leave --path out"),
     (("--op", "p2p", "--backend", "emulated", "--ranks", "1"), "--op p2p needs two ranks", "use --ranks 2"),
     (("--op", "alltoallv", *EMULATED, "--imbalance", "0.5"), "--imbalance 0.5: the hottest rank", "use 1 or more"),
     (("--op", "alltoallv", *EMULATED, "--imbalance", "3"), "--imbalance 3: with 2 ranks", "use --imbalance 2 or less"),
@@ -116,7 +117,7 @@ USAGE = [
     ((*OP, "-R"), "-R: registered buffers are not built yet", "leave -R out"),
     ((*OP, "-G"), "-G: CUDA graphs are a mode here", "use --mode graph"),
     ((*OP, "--no-such-flag"), "No such option", "commbench sweep --help"),
-    ((*OP, "--expect", "allreduce@1G busbw>=440GB/s"), "No such option", "commbench sweep --help"),
+    ((*OP, "--confidence", "99%"), "No such option", "commbench sweep --help"),
     ((*OP, "file.jsonl"), "Got unexpected extra argument", "commbench sweep --help"),
 ]
 

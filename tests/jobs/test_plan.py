@@ -13,7 +13,7 @@ from commbench.backends.base import World
 from commbench.errors import UnavailableError, UsageError
 from commbench.jobs import plan as planning
 from commbench.jobs.plan import default_output, expectation, plan, plan_as_rank
-from commbench.jobs.probe import Absent, Mpi, Torch
+from commbench.jobs.probe import Absent, Mpi, Peers, Torch
 from commbench.spec import Sweep
 
 MPICH = Mpi("MPICH 5.0.2", "MPICH", "/lib/libmpi.so", "4.1", True, "/bin/mpiexec", "MPICH")
@@ -28,6 +28,7 @@ class Machine:
         self.modules = {"mpi4py", "torch"}
         self.torch = Torch("2.13.0", gloo=True, cuda=None)
         self.gpus: list[str] = []
+        self.peers: Peers | Absent = Peers(2, frozenset({(0, 1), (1, 0)}))
         self.cores = 4
         self.memory: int | None = 64 << 30
         self.asked_for_launcher: list[bool] = []
@@ -43,6 +44,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(planning, "probe_mpi", one.probe_mpi)
     monkeypatch.setattr(planning, "probe_torch", lambda: one.torch)
     monkeypatch.setattr(planning, "visible_gpus", lambda: one.gpus)
+    monkeypatch.setattr(planning, "probe_peers", lambda: one.peers)
     monkeypatch.setattr(planning, "usable_cores", lambda: one.cores)
     monkeypatch.setattr(planning, "available_memory_bytes", lambda: one.memory)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name if name in one.modules else None)
@@ -198,6 +200,72 @@ def test_an_emulation_is_read_before_anything_starts_and_by_its_back_end_only(ma
         plan(sweep_of("emulated", emulate="beta=1"), launcher=None)
     with pytest.raises(UsageError, match="--emulate describes the emulated back end"):
         plan(sweep_of("mpi", emulate="alpha=1us"), launcher=None)
+
+
+# -- one process -------------------------------------------------------------------------------------------------
+
+
+def copies(**changes: Any) -> Sweep:
+    return sweep_of("copies", **{"ops": ("p2p",)} | changes)
+
+
+def test_one_process_measures_the_routes_that_the_machine_has(machine: Machine) -> None:
+    machine.modules = {"cupy"}
+    found = plan(copies(paths=("peer", "local")), launcher=None)
+
+    assert (found.sweep.ranks, found.mpi, found.why) == (1, None, "--backend")
+    assert found.sweep.routes == ("peer:0,1", "peer:1,0", "local:0,0", "local:1,1")
+    # A file that is completed brings its routes.
+    machine.peers = Absent("asked again", "")
+    assert plan(found.sweep, launcher=None).sweep == found.sweep
+
+
+def test_copies_have_sizes_of_their_own(machine: Machine) -> None:
+    machine.modules = {"cupy"}
+    usual = plan(copies(), launcher=None, given=frozenset()).sweep
+
+    assert list(usual.sizes()) == [8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 2 << 20, 16 << 20, 128 << 20]
+    assert (usual.modes, usual.cache) == (("pipe",), "rotated")
+    assert plan(copies(max_bytes=64), launcher=None, given=frozenset({"max_bytes"})).sweep.size_count() == 2
+
+
+def test_one_process_has_no_ranks_and_no_launcher(machine: Machine) -> None:
+    machine.modules = {"cupy"}
+    for changes, launcher, flag in (
+        ({"ranks": 2}, None, "--ranks 2"),
+        ({}, "srun -n 2", "--launcher"),
+        ({"allow_shared_gpu": True}, None, "--allow-shared-gpu"),
+    ):
+        with pytest.raises(UsageError, match=f"^{flag}: copies is one process for all GPUs of a machine$"):
+            plan(copies(**changes), launcher=launcher)
+    for name in ("mpi", "torchrun", "slurm"):
+        with pytest.raises(UsageError, match="a launcher started 16") as caught:
+            plan_as_rank(copies(), world_of(name))
+        assert "start it without mpirun" in caught.value.hint
+
+
+def test_one_process_without_gpus_says_why(machine: Machine) -> None:
+    with pytest.raises(UnavailableError, match="--backend copies: cupy is not installed"):
+        plan(copies(), launcher=None)
+    machine.modules = {"cupy"}
+    machine.peers = Peers(0, frozenset(), code=100)
+    with pytest.raises(UnavailableError, match=r"^no GPU is visible \(driver error 100\)$"):
+        plan(copies(), launcher=None)
+    machine.peers = Absent("no NVIDIA driver here", "install it")
+    with pytest.raises(UnavailableError, match=r"^--backend copies: no NVIDIA driver here$"):
+        plan(copies(), launcher=None)
+
+
+def test_host_memory_of_each_kind_is_counted(machine: Machine) -> None:
+    """A buffer to send and one to receive of 1 GiB, page-locked and ordinary."""
+    machine.modules, machine.memory = {"cupy"}, (4 << 30) - 1
+    asked = copies(max_bytes=1 << 30)
+
+    with pytest.raises(UsageError, match=r"^--max-bytes 1G: buffers in host memory need 4.0 GiB, 4.0 GiB are"):
+        plan(asked, launcher=None)
+    assert plan(copies(max_bytes=1 << 30, paths=("pinned", "peer")), launcher=None).sweep.routes
+    machine.memory = 4 << 30
+    assert plan(asked, launcher=None).sweep.routes
 
 
 # -- a rank ------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from commbench.jobs import probe
-from commbench.jobs.probe import Absent, Launcher, Mpi, Torch
+from commbench.jobs.probe import Absent, Launcher, Mpi, Peers, Torch
 
 MPICH = "MPICH Version:      5.0.2\nMPICH Release date: Fri Sep 25\nMPICH configure: --with-device=ch4\n"
 OPEN_MPI = "Open MPI v5.0.11, package: Open MPI user@localhost Distribution, ident: 5.0.11\0"
@@ -267,16 +267,26 @@ def test_a_library_without_what_it_needs_itself_is_broken_not_missing(
     )
 
 
-@pytest.mark.parametrize(("cuda", "gloo"), [("None", True), ("'13.0'", False)])
-def test_torch_tells_whether_gloo_is_built_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuda: str, gloo: bool
+@pytest.mark.parametrize(
+    ("cuda", "gloo", "nccl", "expected"),
+    [
+        ("None", True, False, Torch("2.13.0", gloo=True, cuda=None)),
+        ("'13.0'", False, False, Torch("2.13.0", gloo=False, cuda="13.0", gpus=2)),
+        ("'13.0'", True, True, Torch("2.13.0", gloo=True, cuda="13.0", nccl="2.30.7", gpus=2)),
+    ],
+)
+def test_torch_tells_what_is_built_in_and_which_gpus_it_sees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuda: str, gloo: bool, nccl: bool, expected: Torch
 ) -> None:
     files = {
-        "torch/__init__.py": f"__version__ = '2.13.0'\nclass version: cuda = {cuda}",
-        "torch/distributed.py": f"def is_available(): return True\ndef is_gloo_available(): return {gloo}",
+        "torch/__init__.py": f"from torch import cuda\n__version__ = '2.13.0'\nclass version: cuda = {cuda}",
+        "torch/cuda/__init__.py": "from torch.cuda import nccl\ndef device_count(): return 2",
+        "torch/cuda/nccl.py": "def version(): return (2, 30, 7)",
+        "torch/distributed.py": f"def is_available(): return True\ndef is_gloo_available(): return {gloo}\n"
+        f"def is_nccl_available(): return {nccl}",
     }
     fake_module(tmp_path, monkeypatch, files)
-    assert probe.probe_torch() == Torch("2.13.0", gloo, None if cuda == "None" else "13.0")
+    assert probe.probe_torch() == expected
 
 
 def test_a_numba_that_dislikes_numpy_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,6 +362,29 @@ def test_only_gpus_that_cuda_would_show_are_visible(tmp_path: Path, setting: str
     python = python_that_answers(tmp_path / "python", gpus=TWO_GPUS)
     environ = {} if setting is None else {"CUDA_VISIBLE_DEVICES": setting}
     assert probe.visible_gpus(tmp_path, environ, python) == expected
+
+
+def test_peer_access_is_what_the_driver_says_of_pairs(tmp_path: Path) -> None:
+    python = python_that_answers(tmp_path / "python", code=0, gpus=3, access=[[0, 1], [1, 0]])
+
+    assert probe.probe_peers(python) == Peers(3, frozenset({(0, 1), (1, 0)}))
+    none = python_that_answers(tmp_path / "none", code=100, gpus=0, access=[])
+    assert probe.probe_peers(none) == Peers(0, frozenset(), code=100)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ("libcuda.so.1: cannot open shared object file: No such file or directory", "no NVIDIA driver here"),
+        ("undefined symbol: cuInit", "loading libcuda.so.1: undefined symbol: cuInit"),
+    ],
+)
+def test_a_driver_that_cannot_be_loaded_is_absent(tmp_path: Path, error: str, reason: str) -> None:
+    found = probe.probe_peers(says(tmp_path / "python", json.dumps({"error": error, "missing": None})))
+
+    assert isinstance(found, Absent)
+    assert found.reason == reason
+    assert "install NVIDIA's driver" in found.hint
 
 
 @pytest.mark.parametrize("body", ["exit 1", "exec /bin/sleep 60"])

@@ -259,6 +259,12 @@ def test_a_point_is_called_by_operation_and_size(size: int, mode: str, words: st
     assert label(point(size, mode=mode)) == words
 
 
+def test_a_copy_is_called_by_its_way_too(point: Any) -> None:
+    copy = {"op": "p2p", "redop": None, "ranks": 2, "backend": "copies", "device": "cuda", "mode": "pipe"}
+
+    assert label(point(64, path="pinned", variant="pair=host,0", **copy)) == "p2p pinned host,0 64 (pipe)"
+
+
 # -- who was last ------------------------------------------------------------------------------------------------
 
 

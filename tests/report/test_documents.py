@@ -40,6 +40,26 @@ def test_show_has_a_record_for_every_run_and_a_point_over_them(records_of: Any) 
     ]
 
 
+def test_findings_say_what_where_and_how_much(records_of: Any, record: Any) -> None:
+    """A time of 5 times what lies around it, at one size of many."""
+    records = [record(8 << i, (5 if i == 10 else 1) * (1e-6 + (8 << i) / 1e9)) for i in range(20)]
+
+    [finding] = show_document(datasets([load(records_of(records))]))["findings"]
+
+    assert set(finding) == CURVE_KEYS | {"kind", "sizes", "ratio", "text"}
+    assert (finding["kind"], finding["op"], finding["sizes"]) == ("dip", "allreduce", [8192])
+    assert set(finding["ratio"]) == {"value", "low", "high"}
+    assert finding["ratio"]["value"] == pytest.approx(5, rel=0.02)
+    assert finding["ratio"]["low"] < 5 < finding["ratio"]["high"]
+
+
+def test_a_flag_is_a_finding_without_a_ratio(records_of: Any, record: Any) -> None:
+    [finding] = show_document(datasets([load(records_of([record(8, flags=("drift",))]))]))["findings"]
+
+    assert (finding["kind"], finding["sizes"]) == ("drift", [8])
+    assert finding["ratio"] == {"value": None, "low": None, "high": None}
+
+
 def test_values_are_in_base_units(records_of: Any, record: Any) -> None:
     document = show_document(datasets([load(records_of([record(1_000_000, 1e-3)]))]))
 

@@ -10,6 +10,7 @@ import pytest
 from commbench.analyze.setting import Setting
 from commbench.errors import CannotTellError, ResultsError
 from commbench.report import plots
+from commbench.report.canvas import our_style
 from commbench.report.plots import draw
 
 
@@ -61,7 +62,7 @@ def test_the_legend_names_only_what_differs(curve_of: Any, tmp_path: Path) -> No
 
 def test_the_drawn_points_are_the_medians_and_the_rates_they_give(curve_of: Any) -> None:
     curve = curve_of(alpha=1e-5, bandwidth=1.024e9, sizes=[1 << i for i in range(10, 24)])
-    with plots._our_style():
+    with our_style():
         times, rates = plots._figure([curve]).axes
 
     assert list(times.lines[0].get_ydata()[:3]) == pytest.approx([11, 12, 14])

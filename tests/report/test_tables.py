@@ -8,19 +8,20 @@ import pytest
 from rich.console import Console
 
 from commbench.analyze.datasets import Dataset, datasets
+from commbench.analyze.finding import BROKEN, ODD, Finding
 from commbench.analyze.fit import fit_curve
 from commbench.analyze.setting import Setting
-from commbench.analyze.summary import points, problems
+from commbench.analyze.summary import points
 from commbench.report.tables import (
     COLUMNS,
     curve_table,
     curve_view,
     dataset_views,
+    finding_lines,
     fit_lines,
     fits_view,
     interval_words,
     plain_row,
-    problem_lines,
     row_cells,
 )
 from commbench.results import load
@@ -148,14 +149,37 @@ def test_the_interval_is_named(runs: list[int], words: str) -> None:
     assert interval_words(runs) == words
 
 
-def test_the_worst_problem_names_size_and_remedy_and_counts_the_others(record: Any) -> None:
-    found = problems(points([record(8, flags=("few_samples",)), record(16, flags=("few_samples", "resumed"))]))
+def finding(record: Any, number: int = 0, **changes: Any) -> Finding:
+    usual: dict[str, Any] = {"kind": "dip", "sizes": (16,), "text": f"text {number}", "severity": ODD, "pointed": True}
+    return Finding(key=record().point.curve, **usual | changes)
 
-    assert problem_lines(found) == [
-        "worst problem: few_samples at 16 and 1 more: fewer than 60 samples: raise --budget and --total-budget",
-        "also: resumed at 1 size",
-    ]
-    assert problem_lines([]) == []
+
+def test_at_most_five_findings_are_printed_and_the_others_counted(record: Any) -> None:
+    found = [finding(record, number) for number in range(7)]
+
+    assert finding_lines(found[:5]) == [f"odd     text {number}" for number in range(5)]
+    assert finding_lines(found) == [*(f"odd     text {number}" for number in range(5)), "        and 2 more in --json"]
+    assert finding_lines([]) == []
+
+
+def test_what_is_broken_is_labelled_so(record: Any) -> None:
+    assert finding_lines([finding(record, severity=BROKEN, text="hung at 8")]) == ["bad     hung at 8"]
+
+
+def test_the_text_of_a_finding_is_wrapped_under_itself(curve_of: Any, record: Any) -> None:
+    lines = text_of(curve_view(curve_of(), [finding(record, text="word " * 30)])).splitlines()
+
+    assert max(map(len, lines)) <= 80
+    assert lines[-1].startswith("        word")
+
+
+def test_rows_of_sizes_that_a_finding_points_at_are_marked(curve_of: Any, record: Any) -> None:
+    found = [finding(record), finding(record, kind="step", sizes=(32, 64), pointed=False)]
+
+    lines = text_of(curve_view(curve_of(sizes=[8, 16, 32, 64]), found)).splitlines()
+
+    assert [line.split()[0] for line in lines if line.endswith("ok *")] == ["16"]
+    assert "*: odd, see below" in " ".join(lines)
 
 
 def test_several_fits_stand_in_one_table_under_what_tells_them_apart(curve_of: Any) -> None:

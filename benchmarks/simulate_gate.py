@@ -58,7 +58,7 @@ class Share:
 
     @property
     def undecided(self) -> float:
-        return 1 - self.regressions - self.passes
+        return max(1 - self.regressions - self.passes, 0.0)
 
 
 def effect(percent: float, where: npt.NDArray[np.bool_] | None = None) -> Array:
@@ -231,6 +231,8 @@ def rows(repetitions: int) -> Iterator[tuple[str, str, Share]]:
     yield "12 curves, the whole gate", "nothing", whole_gate(REFERENCE, max(repetitions // 4, 1))
     for what in ("5 % at all sizes", "5 % at the 9 largest", "10 % at one size"):
         yield "12 curves, the one that is slow", what, interleaved(REFERENCE, EFFECTS[what], repetitions, 12)
+    quieter = Noise(run=0.01)
+    yield "two files, run 1 %, spread ignored", "nothing", two_files(quieter, NOTHING, repetitions, 0.0)
     for what in ("nothing", "5 % at all sizes", "10 % at one size"):
         yield "two files, spread ignored", what, two_files(REFERENCE, EFFECTS[what], repetitions, 0.0)
         yield "two files, --session-sd 2 %", what, two_files(REFERENCE, EFFECTS[what], repetitions, 0.02)

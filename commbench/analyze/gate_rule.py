@@ -41,14 +41,22 @@ _LEAST_VARIANCE = 1e-8
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How strict a look is: its error rate, and the least slowdown that counts, of level, bands and sizes."""
+    """How strict a look is.
+
+    Attributes:
+        alpha: its error rate.
+        floors: the least slowdown that counts, of level, bands and sizes.
+        plainly: p of the plain slowdown. A band or size may be slow beside others that became faster; to be a
+            regression it must be slower itself.
+    """
 
     alpha: float
     floors: tuple[float, float, float]
+    plainly: float
 
 
-SUSPECT = Look(0.20, (0.02, 0.02, 0.03))
-CONVICT = Look(0.02, (0.03, 0.03, 0.04))
+SUSPECT = Look(0.20, (0.02, 0.02, 0.03), 1.0)
+CONVICT = Look(0.02, (0.03, 0.03, 0.04), 0.05)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +147,8 @@ def hits(scores: Scores, look: Look, curves: int = 1) -> tuple[Mask, Mask, Mask]
     ):
         effect = np.log1p(floor)
         with np.errstate(invalid="ignore"):
-            found.append((test.chance_above() < threshold) & (plain.value >= effect) & (test.value >= effect / 2))
+            plainly = (plain.value >= effect) & (plain.chance_above() < look.plainly)
+            found.append((test.chance_above() < threshold) & plainly & (test.value >= effect / 2))
     return found[0], found[1], found[2]
 
 

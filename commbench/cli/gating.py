@@ -14,7 +14,7 @@ from commbench.analyze.datasets import curves_of
 from commbench.analyze.expectations import check, parse_expectation
 from commbench.analyze.gate import judge
 from commbench.analyze.verdicts import GateReport
-from commbench.cli.reading import print_json, read, warn
+from commbench.cli.reading import load_all, print_json, read
 from commbench.errors import ResultsError, UsageError
 from commbench.report.console import console
 from commbench.report.exports import exported, series_of_verdict
@@ -22,7 +22,6 @@ from commbench.report.gate import EXIT_CODES, gate_view
 from commbench.report.gate_ci import github_annotations, junit
 from commbench.report.gate_document import gate_document
 from commbench.report.gate_markdown import gate_markdown
-from commbench.results import load
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,9 +89,7 @@ def check_limits(files: Sequence[Path], limits: Sequence[str]) -> GateReport:
 
 def judged(*files: Path, **options: Any) -> GateReport:
     """The verdict on a baseline's and a candidate's file; `options` as of `analyze.gate.judge`."""
-    baseline, candidate = map(load, files)
-    for warning in (*baseline.warnings, *candidate.warnings):
-        warn(warning)
+    baseline, candidate = load_all(list(files), as_json=False, as_markdown=False)
     return judge(baseline, candidate, **options)
 
 

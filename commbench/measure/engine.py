@@ -38,7 +38,7 @@ Emit = Callable[[Mapping[str, Any]], None]
 
 _SHORTEST_VISIT = 0.01
 _LONGEST_VISIT = 0.3
-# A hang of the launch that has the turn is noticed there, after one time-out.
+# A hang of the launch that has the turn is noticed there, after one time-out; one that still starts has its own limit.
 _TURNS = 3
 # What is emulated on the two sides of a pair must not be the same noise.
 _OTHER_SIDE = 500
@@ -305,7 +305,8 @@ class Engine:
         self.control.barrier()
 
     def _rest(self, until: Callable[[], None] | None = None) -> None:
-        self.slot.set("waiting for its turn", "", _TURNS * self.job.sweep.timeout)
+        sweep = self.job.sweep
+        self.slot.set("waiting for its turn", "", max(_TURNS * sweep.timeout, sweep.init_timeout))
         if until is not None:
             until()
         self.control.rest()

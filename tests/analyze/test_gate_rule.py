@@ -148,6 +148,17 @@ def test_what_is_slower_at_one_size_is_that_size() -> None:
     assert not level.any()
 
 
+def test_what_is_slow_only_beside_others_that_became_faster_is_no_regression() -> None:
+    """Launches differ by ±20 % as a whole, so that size is 10 % slower, give or take 14 %."""
+    launches = np.array([0.2, -0.2] * 5)[:, None]
+    ratios = noisy(10, run=0.0, within=0.002) + launches - 0.2 + 0.3 * (np.arange(SIZES) == 5)
+    scores = scores_of_pairs(ratios)
+
+    assert scores.sizes.chance_above()[5] < 1e-6
+    assert scores.plain_sizes.chance_above()[5] > 0.05
+    assert not gate_rule.hits(scores, CONVICT)[2].any()
+
+
 @pytest.mark.parametrize(("slowdown", "found"), [(0.02, False), (0.04, True)])
 def test_what_is_certain_but_small_is_below_the_floor_of_three_per_cent(slowdown: float, found: bool) -> None:
     ratios = noisy(10, run=1e-4, within=1e-4) + math.log1p(slowdown)

@@ -17,8 +17,8 @@ ALPHA: Theta = (1.0, 0.0)
 BANDWIDTH: Theta = (0.0, -1.0)  # log B = -log g
 N_HALF: Theta = (1.0, -1.0)  # log(alpha B)
 
-_FAR = np.geomspace(0.01, 2 * REACH, 16)  # distances at which a bound is looked for first
-_NEAR = 7  # then so many between the two that enclose it
+# Where a bound is looked for: close enough for half a per cent of it by interpolation.
+_DISTANCES = np.geomspace(0.01, 2 * REACH, 28)
 _RIDGE, _TINY = 1e-12, 1e-290
 
 
@@ -115,43 +115,38 @@ class Piecewise:
         if not asked:
             return []
         enough = t_quantile(0.95, self.freedom) * math.sqrt(self._shrunk)
-        far = self._lost(asked, np.tile(_FAR, (len(asked), 1))) - enough
-        out = [int(np.argmax(lost > 0)) if (lost > 0).any() else None for lost in far]
-        ends = [(0.0 if not i else float(_FAR[i - 1]), float(_FAR[i])) for i in out if i is not None]
-        found = [one for one, i in zip(asked, out, strict=True) if i is not None]
-        if not found:
-            return [None] * len(asked)
-        near = np.array([np.linspace(low, high, _NEAR) for low, high in ends])
-        lost = self._lost(found, near) - enough
-        distances = iter(_crossing(near[i], lost[i]) for i in range(len(found)))
+        distances = [_crossing(lost - enough, enough) for lost in self._lost(asked)]
         return [
-            None if i is None else self.value(one.segment, one.direction) + one.side * next(distances)
-            for one, i in zip(asked, out, strict=True)
+            None if distance is None else self.value(one.segment, one.direction) + one.side * distance
+            for one, distance in zip(asked, distances, strict=True)
         ]
 
-    def _lost(self, asked: Sequence[Asked], distances: Vector) -> Vector:
-        """Square root of the drop of twice the profile log-likelihood at each distance of each bound.
+    def _lost(self, asked: Sequence[Asked]) -> Vector:
+        """Square root of the drop of twice the profile log-likelihood: float64[bounds, distances].
 
         The square root, since in a parabola it is linear in the distance.
         """
-        theta = np.tile(self.theta, (*distances.shape, 1, 1))  # [bounds, distances, segments, 2]
+        shape = len(asked), len(_DISTANCES)
+        theta = np.tile(self.theta, (*shape, 1, 1))  # [bounds, distances, segments, 2]
         held = np.zeros_like(theta)
         for number, one in enumerate(asked):
             direction = np.array(one.direction)
             held[number, :, one.segment] = direction
-            theta[number, :, one.segment] += np.outer(one.side * distances[number], direction / (direction @ direction))
-        rows = Rows.of([(self._sizes, self._seconds, self._lengths)] * distances.size)
-        scale = np.full(distances.size, self.scale)
+            theta[number, :, one.segment] += np.outer(one.side * _DISTANCES, direction / (direction @ direction))
+        rows = Rows.of([(self._sizes, self._seconds, self._lengths)] * (shape[0] * shape[1]))
+        scale = np.full(shape[0] * shape[1], self.scale)
         best = climb(rows, theta.reshape(-1, 2), scale, held=held.reshape(-1, 2), tolerance=1e-3).loglik
-        return np.sqrt(np.maximum(2 * (self._loglik - best.reshape(distances.shape)), 0.0))
+        return np.sqrt(np.maximum(2 * (self._loglik - best.reshape(shape)), 0.0))
 
 
-def _crossing(distances: Vector, lost: Vector) -> float:
-    """Where `lost`, negative at the first of the distances and not at the last, becomes 0."""
-    after = max(int(np.argmax(lost >= 0)), 1)
-    low, high = float(lost[after - 1]), float(lost[after])
-    share = -low / (high - low) if high > low else 1.0
-    return float(distances[after - 1] + min(max(share, 0.0), 1.0) * (distances[after] - distances[after - 1]))
+def _crossing(excess: Vector, enough: float) -> float | None:
+    """The distance at which `excess`, -enough at distance 0, becomes 0; None when it never does."""
+    if not (excess > 0).any():
+        return None
+    after = int(np.argmax(excess > 0))
+    low, high = float(excess[after - 1]) if after else -enough, float(excess[after])
+    begin, end = float(_DISTANCES[after - 1]) if after else 0.0, float(_DISTANCES[after])
+    return begin + (end - begin) * -low / (high - low)
 
 
 def starts(log_sizes: Vector, log_seconds: Vector, cuts: Cuts) -> Vector:

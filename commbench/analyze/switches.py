@@ -15,6 +15,7 @@ from commbench.analyze.piecewise import Piecewise
 Comes = Literal["late", "early"]
 
 _WORTH_A_WORD = 0.05
+_ODD = 0.1  # off its own line
 _SURE = 2.5  # standard deviations
 
 
@@ -39,8 +40,8 @@ class Misplaced:
 def misplaced(curve: Piecewise, segments: Iterable[Segment], seconds: Vector) -> Iterator[Misplaced]:
     """The switches of a curve that come late or early by more than 5 %, at sizes that were measured.
 
-    A size counts when both its measured time and its own line are above the neighbour's line: a switch that
-    was placed one size off, or one odd time, must not look like a finding. Where the neighbour's alpha or B
+    A size counts when both its measured time and its own line are above the neighbour's line, and agree: a switch
+    that was placed one size off, or one odd time, must not look like a finding. Where the neighbour's alpha or B
     is not identified its bound is taken, the slow one. Where B falls the data leave a cache: those are no two
     protocols to choose among, and nothing is said.
 
@@ -62,6 +63,8 @@ def misplaced(curve: Piecewise, segments: Iterable[Segment], seconds: Vector) ->
             gains: list[tuple[int, float]] = []
             for position in positions:
                 size = float(curve.sizes[position])
+                if abs(curve.residuals[position]) > max(_ODD, 3 * curve.scale):
+                    break
                 gain = min(own.seconds(size), float(seconds[position])) / _slow_line(other, size) - 1
                 doubt = _SURE * math.hypot(curve.scale, _spread(curve, segment, other, size))
                 if gain <= _WORTH_A_WORD or math.log1p(gain) <= doubt:

@@ -74,7 +74,7 @@ def test_a_switch_is_a_gap_in_the_line_and_is_named(curve_of: Any, record: Any, 
     curve = curve_of([record(s, 5e-6 + s / 5e9 if s < 1 << 18 else 20e-6 + s / 1e10) for s in sizes])
 
     [path] = draw([curve], tmp_path / "x", ["svg"])
-    with plots._our_style():
+    with our_style():
         times, _ = plots._figure([curve]).axes
 
     assert {"switch at 256K", "T = 5.00 us + D / 10.0 GB/s, 2 segments"} <= set(texts(path))

@@ -117,8 +117,12 @@ class Arena:
 
     def reserve(self, size: int) -> None:
         """Make `size` bytes available. What was reserved before is gone."""
-        self._bytes = np.empty(0, dtype=np.uint8)  # first, for both may not fit
+        self.release()  # first, for both may not fit
         self._bytes = self._allocate(max(size, 1))
+
+    def release(self) -> None:
+        """Give the memory back: no call may be made any more."""
+        self._bytes = np.empty(0, dtype=np.uint8)
 
     @property
     def address(self) -> int:

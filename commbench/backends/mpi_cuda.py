@@ -76,6 +76,12 @@ class MpiCudaBackend(MpiBackend):
     def health(self) -> Health:
         return self.gpu.monitor.health()
 
+    def close(self) -> None:
+        # MPI may have the buffers registered: they go while it can still be told.
+        self.arena.release()
+        self._host = None
+        super().close()
+
 
 def _moved(ranks: list[Any] | None) -> list[str]:
     if not ranks or not any(ranks):

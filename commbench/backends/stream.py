@@ -70,7 +70,7 @@ class StreamCall(BufferedCall):
 
     def graph(self, depth: int, out: Samples, lead: int) -> None:
         share = self.share_of_clock(1) if self.is_pair else 1.0
-        self._timed(lambda: self.captured(depth), out, lead, 1, share=share / depth)
+        self._timed(lambda: self.captured(depth), out, lead, 1, share=share / depth, calls=depth)
 
     def refill(self) -> None:
         super().refill()
@@ -94,7 +94,10 @@ class StreamCall(BufferedCall):
 
     # ------------------------------------------------------------------------------------------------------
 
-    def _timed(self, program: Callable[[], Any], out: Samples, lead: int, depth: int, *, share: float) -> None:
+    def _timed(
+        self, program: Callable[[], Any], out: Samples, lead: int, depth: int, *, share: float, calls: int = 1
+    ) -> None:
+        """Time `depth` runs of `program`, each of which is `calls` calls to the host that starts it."""
         if self.is_pair and self.rank not in truth.pair_of(self.point):
             out.fill(0.0)
             return
@@ -104,7 +107,7 @@ class StreamCall(BufferedCall):
         self.gpu.wait(self.watch)
         self.gpu.elapsed(out)
         out *= share / depth
-        self._host = [*self._host[1 - _KEPT :], float(np.median(host))]
+        self._host = [*self._host[1 - _KEPT :], float(np.median(host)) / calls]
 
     def captured(self, depth: int) -> Any:
         """`depth` calls as one graph, whose launch is a program of one step."""

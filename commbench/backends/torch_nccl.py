@@ -7,6 +7,7 @@ which calls the library alone.
 from __future__ import annotations
 
 import ctypes
+import inspect
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -111,11 +112,13 @@ class TorchNcclBackend:
 
     def _connect(self, sweep: Sweep) -> Any:
         """The NCCL group, connected at once: torch would otherwise do so inside the first collective."""
+        # Older torch has no `device_id`: there the first all-reduce connects, which follows at once.
+        known = "device_id" in inspect.signature(self.dist.new_group).parameters
         return self.dist.new_group(
             backend="nccl",
             timeout=timedelta(seconds=max(sweep.timeout, sweep.init_timeout)),
             pg_options=self.dist.ProcessGroupNCCL.Options(),
-            device_id=self.device,
+            **({"device_id": self.device} if known else {}),
         )
 
     def shortage(self, point: Point) -> str:

@@ -15,7 +15,7 @@ from commbench.measure import cgroup, machine
 from commbench.measure.procfs import ROOT
 from commbench.units import format_size
 
-REAL_BACKENDS = ("nccl", "torch-nccl", "mpi", "gloo")
+REAL_BACKENDS = ("nccl", "torch-nccl", "copies", "mpi", "gloo")
 
 _BUSY_LOAD = 0.5
 _FEWEST_CORES = 2

@@ -25,8 +25,7 @@ def checks(gpus: Gpus, torch: Torch | Absent) -> list[Check]:
     """Findings on GPUs, and on the back ends that need them."""
     if not gpus.expected:
         return [
-            _backend("nccl", "note", "no NVIDIA GPU here"),
-            _backend("torch-nccl", "note", "no NVIDIA GPU here"),
+            *(_backend(name, "note", "no NVIDIA GPU here") for name in ("nccl", "torch-nccl", "copies")),
             *(check for check in (*_cupy(gpus), *_nccl(gpus)) if check.state != "missing"),
         ]
     driver = _driver(gpus)
@@ -34,6 +33,7 @@ def checks(gpus: Gpus, torch: Torch | Absent) -> list[Check]:
     return [
         _works("nccl", [driver, *devices, *cupy, *nccl], "{CuPy}, {libnccl}"),
         _torch_nccl(driver, devices, torch),
+        _works("copies", [driver, *devices, *cupy], "{CuPy}"),
         driver,
         *devices,
         *_peers(gpus),

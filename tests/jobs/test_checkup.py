@@ -127,7 +127,7 @@ def test_two_mpi_wheels_in_one_environment_are_broken(check: Machine, monkeypatc
 def test_gpus_have_their_back_ends_first_and_a_section_of_their_own(check: Machine) -> None:
     assert check()["nccl"] == Check("back ends", "nccl", "note", "no NVIDIA GPU here")
     broken = check(probe_gpus=Gpus(driver=Absent("loading libcuda.so.1: no answer within 20 s", "dmesg"), settings={}))
-    assert list(broken)[:2] == ["nccl", "torch-nccl"]
+    assert list(broken)[:3] == ["nccl", "torch-nccl", "copies"]
     assert broken["driver"].section == "GPUs"
     assert broken["nccl"].state == "broken"
 

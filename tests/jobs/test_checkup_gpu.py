@@ -62,6 +62,7 @@ def test_a_complete_machine_works_stage_by_stage_and_needs_no_fix() -> None:
     assert {name: check.finding for name, check in everything.items()} == {
         "nccl": "CuPy 14.2.0 for CUDA 12.9, NCCL 2.30.7+cuda12.9 (/n/libnccl.so.2, sha256 ab)",
         "torch-nccl": "torch 2.13.0+cu130, NCCL 2.30.7",
+        "copies": "CuPy 14.2.0 for CUDA 12.9",
         "driver": "kernel driver 575.57.08, CUDA 12.9",
         "devices": f"2 x {H100}, ECC on",
         "peer access": "between all 2 GPUs",
@@ -81,6 +82,7 @@ def test_without_a_gpu_nothing_is_missing() -> None:
     assert [(check.name, *said(check)) for check in checks(nothing, TORCH)] == [
         ("nccl", "note", "no NVIDIA GPU here"),
         ("torch-nccl", "note", "no NVIDIA GPU here"),
+        ("copies", "note", "no NVIDIA GPU here"),
     ]
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from commbench.ops import DTYPES, OPERATIONS
-from commbench.spec import Point
+from commbench.spec import UNKNOWN, Point
 
 Status = Literal["ok", "failed", "hung"]
 Check = Literal["ok", "wrong", "skipped"]
@@ -66,7 +66,7 @@ class Record:
     samples: int = 0
     seconds: Seconds | None = None
     slowest: tuple[int, float] | None = None
-    states: tuple[Mapping[str, Any], ...] = ()
+    states: Sequence[Mapping[str, Any]] = ()
     proven_path: str | None = None
     proof: str | None = None
     check: Check = "skipped"
@@ -84,7 +84,7 @@ class Record:
         plain: dict[str, Any] = {"kind": "record", "run": self.run, "launch": self.launch, **self.point.key()}
         for name in _RECORD_FIELDS:
             value = getattr(self, name)
-            plain[name] = asdict(value) if isinstance(value, Seconds) else value
+            plain[name] = asdict(value) if isinstance(value, Seconds) else _plain(value)
         return plain | dict(self.extra)
 
     @classmethod
@@ -97,7 +97,6 @@ class Record:
         refuse_other_types(line)
         point = Point.from_key(line)
         seconds = line.get("seconds")
-        known = {"kind", "run", "launch", "variant", *point.key(), *_RECORD_FIELDS}
         return cls(
             point=point,
             run=line["run"],
@@ -106,14 +105,28 @@ class Record:
             slowest=None if line.get("slowest") is None else (line["slowest"][0], line["slowest"][1]),
             states=tuple(line.get("states", ())),
             flags=tuple(line.get("flags", ())),
-            extra={key: value for key, value in line.items() if key not in known},
+            extra={key: line[key] for key in line.keys() - _KNOWN_KEYS},
             **{name: line[name] for name in _PLAIN_FIELDS if name in line},
         )
 
 
 _SECONDS_FIELDS = tuple(f.name for f in fields(Seconds))
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can write of a mapping or a sequence that was left unread."""
+    if isinstance(value, Mapping):
+        return dict(value.items())
+    return value if isinstance(value, str) or not isinstance(value, Sequence) else list(value)
+
+
+_POINT_FIELDS = tuple(f.name for f in fields(Point))
 _RECORD_FIELDS = tuple(f.name for f in fields(Record) if f.name not in ("point", "run", "launch", "extra"))
 _PLAIN_FIELDS = tuple(name for name in _RECORD_FIELDS if name not in ("seconds", "slowest", "states", "flags"))
+
+_KNOWN_KEYS = frozenset(("kind", "run", "launch", *_POINT_FIELDS, *_RECORD_FIELDS))
+
+_STATUSES, _CHECKS = frozenset(get_args(Status)), frozenset(get_args(Check))
 
 _HIGHEST = 1 << 62
 
@@ -142,15 +155,15 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("backend", "device", "path", "mode", "cache", "variant"), _is_text),
     **dict.fromkeys(("launch", "reason", "statistic", "stop"), _is_text),
     **dict.fromkeys(("redop", "proven_path", "proof"), lambda value: value is None or _is_text(value)),
-    **dict.fromkeys(("bytes", "ranks", "run"), lambda value: _is_count(value) and value > 0),
-    "samples": _is_count,
+    **dict.fromkeys(("bytes", "run"), lambda value: _is_count(value) and value > 0),
+    **dict.fromkeys(("ranks", "samples"), _is_count),
     "root": lambda value: value is None or _is_count(value),
     "in_place": lambda value: isinstance(value, bool),
     "flags": _is_list_of_texts,
-    "op": lambda value: _is_text(value) and value in OPERATIONS,
-    "dtype": lambda value: _is_text(value) and value in DTYPES,
-    "status": lambda value: _is_text(value) and value in get_args(Status),
-    "check": lambda value: _is_text(value) and value in get_args(Check),
+    "op": lambda value: _is_text(value) and value in (*OPERATIONS, UNKNOWN),
+    "dtype": lambda value: _is_text(value) and value in (*DTYPES, UNKNOWN),
+    "status": lambda value: _is_text(value) and value in _STATUSES,
+    "check": lambda value: _is_text(value) and value in _CHECKS,
     **dict.fromkeys(("seconds", "histogram"), lambda value: value is None or isinstance(value, dict)),
     "how": lambda value: isinstance(value, dict),
     "states": lambda value: isinstance(value, list) and all(isinstance(state, dict) for state in value),
@@ -164,5 +177,7 @@ def refuse_other_types(line: Mapping[str, Any]) -> None:
         if name in line and not holds(line[name]):
             raise TypeError(f"{name} is {line[name]!r:.60}")
     for name, value in (line.get("seconds") or {}).items():
+        if type(value) is float and 0 <= value <= _HIGHEST:  # nearly all of them
+            continue
         if name in _SECONDS_FIELDS and not (_is_number(value) or (value is None and name != "median")):
             raise TypeError(f"seconds.{name} is {value!r:.60}")

@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 from commbench.errors import UsageError
 from commbench.ops import DTYPES, OPERATIONS, REDUCTIONS
 
+UNKNOWN = "unknown"  # any text key of a point that an imported file does not give
 MODES = ("sync", "pipe", "graph")
 CACHES = ("hot", "rotated")
 DEVICES = ("cpu", "cuda")
@@ -41,6 +42,8 @@ InPlace = Literal["native", "no", "yes", "both"]
 @dataclass(frozen=True, slots=True)
 class Point:
     """The independent variables of one measurement: the key for every join.
+
+    What an imported file does not say is `UNKNOWN`, for `ranks` 0, for `redop` and `root` None.
 
     Attributes:
         redop: the reduction, None for operations that do not reduce.
@@ -98,8 +101,14 @@ class Point:
         return OPERATIONS[self.op].block_elements(self.bytes, self.itemsize, self.ranks)
 
     @property
-    def bus_factor(self) -> float:
-        return OPERATIONS[self.op].bus_factor(self.ranks)
+    def bus_factor(self) -> float | None:
+        """Bus bandwidth / algorithm bandwidth; None where operation or ranks are unknown and it depends on them."""
+        if self.op not in OPERATIONS:
+            return None
+        factor = OPERATIONS[self.op].bus_factor
+        if self.ranks:
+            return factor(self.ranks)
+        return factor(2) if factor(2) == factor(3) else None
 
     def option(self, name: str) -> str | None:
         """What `variant` says about `name`: for "pair" in "pair=0,3;bidirectional" that is "0,3"."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests import doubles
-from tests.launching import HERE, Bench, Outcome, a_bench, needs_mpich, of_kind, records_of
+from tests.launching import HERE, Bench, Outcome, a_bench, needs_mpich, needs_torch, of_kind, records_of
 
 pytestmark = [pytest.mark.launch, doubles.needs_compiler]
 
@@ -84,13 +84,39 @@ def test_another_build_of_nccl_is_measured_and_named(bench: Bench, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("file", "said"), [("missing.so", "no such file"), ("text.so", "libnccl cannot be loaded"), (".", "no such file")]
+    ("file", "said"),
+    [
+        ("missing.so", "no such file"),
+        (".", "no such file"),
+        ("text.so", "libnccl cannot be loaded"),
+        ("elf32.so", "wrong ELF class: ELFCLASS32"),
+        ("another.so", "is not NCCL: it has no ncclCommInitRank"),
+    ],
 )
-def test_what_is_no_nccl_is_refused_in_one_line(bench: Bench, tmp_path: Path, file: str, said: str) -> None:
+@pytest.mark.parametrize("backend", ["nccl", pytest.param("torch-nccl", marks=needs_torch)])
+def test_what_is_no_nccl_is_refused_in_one_line(
+    bench: Bench, tmp_path: Path, backend: str, file: str, said: str
+) -> None:
     (tmp_path / "text.so").write_text("not a library")
-    done = sweep(bench, *ALLREDUCE, "--nccl-lib", file)
+    (tmp_path / "elf32.so").write_bytes(b"\x7fELF\x01\x01\x01".ljust(64, b"\0"))
+    (tmp_path / "another.so").symlink_to(doubles.built() / "aware/libaware.so")
+    done = sweep(bench, *ALLREDUCE, "--backend", backend, "--nccl-lib", file)
     assert done.code == 1
-    assert said in done.err
+    assert said in done.error
+    assert "Traceback" not in done.err
+
+
+@needs_mpich
+def test_under_a_launcher_each_rank_refuses_it_in_a_line_of_its_own(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "text.so").write_text("not a library")
+    options = ("--op", "allreduce", "--backend", "nccl", "--nccl-lib", "text.so", "--output", "it.jsonl", *FEW)
+    done = bench.run(
+        *HERE.launcher("mpiexec", 2, HERE.commbench, "sweep", *options),
+        environment=doubles.machine(doubles.built(), 2, around={}),
+    )
+    assert done.code == 1
+    said = [line for line in done.err.splitlines() if "libnccl cannot be loaded" in line]
+    assert 1 <= len(said) <= 2, done.err
     assert "Traceback" not in done.err
 
 
@@ -103,8 +129,9 @@ def test_what_is_no_nccl_is_refused_in_one_line(bench: Bench, tmp_path: Path, fi
         ({"driver": 11040}, "the driver is too old", "update NVIDIA's driver"),
         ({"cupy": False}, "cupy is not installed", "commbench[cuda12]"),
         ({"nccl": ""}, "libnccl cannot be loaded", "--nccl-lib"),
+        ({"nvrtc": "missing"}, "CuPy cannot compile its kernels", "[ctk]"),
     ],
-    ids=["too few GPUs", "no GPU", "no driver", "old driver", "no CuPy", "no NCCL"],
+    ids=["too few GPUs", "no GPU", "no driver", "old driver", "no CuPy", "no NCCL", "no NVRTC"],
 )
 def test_what_a_gpu_needs_and_is_not_there_is_named_with_its_fix(
     bench: Bench, knobs: dict[str, Any], said: str, advice: str
@@ -163,6 +190,15 @@ def test_an_error_of_nccls_own_threads_ends_the_run_with_its_words(bench: Bench)
     assert "NCCL: remote process exited or there was a network error" in done.err
 
 
+def test_an_error_while_graphs_hold_the_communicator_ends_the_run_too(bench: Bench) -> None:
+    # ncclCommAbort waits until they are gone, in the double for ten seconds at most.
+    done = sweep(bench, *ALLREDUCE, "--mode", "graph", "--budget", "1s", "--total-budget", "5s", nccl_error="1:2500",
+                 patience=10, limit=30)  # fmt: skip
+    assert done.code == 1
+    assert "NCCL: remote process exited or there was a network error" in done.err
+    assert done.seconds < 10
+
+
 def test_a_rank_that_dies_inside_nccl_is_named(bench: Bench) -> None:
     done = sweep(bench, *ALLREDUCE, nccl_die="1:1500")
     assert done.code == 1
@@ -202,6 +238,19 @@ def test_under_mpirun_the_id_travels_over_mpi(bench: Bench, tmp_path: Path) -> N
     assert done.code == 0, done.err
     [run] = of_kind(tmp_path / "it.jsonl", "run")
     assert (run["backend"], run["launcher"], run["ranks"]) == ("nccl", "mpi", 2)
+
+
+@needs_mpich
+def test_ranks_of_a_launcher_end_though_graphs_held_the_communicator(bench: Bench, tmp_path: Path) -> None:
+    # ncclCommDestroy waits for the graphs, in the double for a minute: there is no parent here to end it sooner.
+    options = ("--op", "allreduce", "--mode", "graph", "--output", "it.jsonl", *FEW)
+    done = bench.run(
+        *HERE.launcher("mpiexec", 2, HERE.commbench, "sweep", *options),
+        environment=doubles.machine(doubles.built(), 2, around={}),
+        limit=45,
+    )
+    assert done.code == 0, done.err
+    assert {record["mode"] for record in records_of(tmp_path / "it.jsonl")} == {"graph"}
 
 
 def test_a_launcher_that_shows_each_rank_one_gpu_is_understood(bench: Bench, tmp_path: Path) -> None:

@@ -179,10 +179,12 @@ def test_only_operations_that_reduce_have_a_reduction_and_rooted_ones_a_root() -
         ({"ops": ("p2p",), "pair": (2, 1), "bidirectional": True}, "pair=2,1;bidirectional"),
         ({"ops": ("alltoallv",), "imbalance": 2.0}, "imbalance=2"),
         ({"ops": ("allreduce",), "pair": (0, 1), "bidirectional": True}, ""),
+        ({"device": "cuda", "staged": True}, "staged"),
+        ({"ops": ("p2p",), "device": "cuda", "staged": True, "bidirectional": True}, "pair=0,3;bidirectional;staged"),
     ],
 )
-def test_the_variant_holds_what_only_that_operation_has(changes: dict[str, Any], variant: str) -> None:
-    points, _ = sweep_of(max_bytes=8, **changes).points(4, EVERYTHING)
+def test_the_variant_holds_what_only_some_points_have(changes: dict[str, Any], variant: str) -> None:
+    points, _ = sweep_of(max_bytes=8, **changes).points(4, replace(EVERYTHING, devices=("cpu", "cuda")))
 
     assert {point.variant for point in points} == {variant}
 
@@ -271,6 +273,9 @@ def test_nonsense_is_refused_at_birth_by_the_name_of_its_flag(changes: dict[str,
         ({"ops": ("p2p",)}, 1, "--op p2p needs two ranks"),
         ({"ops": ("sendrecv",)}, 1, "--op sendrecv needs two ranks"),
         ({"modes": ("pipe",)}, 2, "--mode: mpi can do sync"),
+        ({"staged": True}, 2, "--staged copies GPU memory through the host around MPI"),
+        ({"staged": True, "device": "cuda", "backend": "nccl"}, 2, "--staged copies GPU memory through the host"),
+        ({"staged": True, "device": "cuda", "ops": ("p2p",), "modes": ("sync", "pipe")}, 2, "--staged: a p2p message"),
         ({"cache": "rotated"}, 2, "--cache: mpi can do hot"),
         ({"redop": "avg"}, 2, "mpi has no allreduce with avg of float32"),
         ({"dtype": "bfloat16"}, 2, "mpi has no allreduce with sum of bfloat16"),
@@ -287,6 +292,7 @@ def test_what_this_back_end_or_rank_count_cannot_do_is_refused(
         reduces={"sum": frozenset({"float32", "float64"})},
         modes=("sync",),
         caches=("hot",),
+        devices=("cpu", "cuda"),
     )
     with pytest.raises(UsageError, match=f"^{re.escape(message)}") as caught:
         sweep_of(**changes).points(ranks, able)

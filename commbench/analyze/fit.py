@@ -1,163 +1,98 @@
-"""The model of a curve: T = alpha + D/B, with intervals that say what they are.
+"""The model of a curve: T = alpha + D/B in one to three segments, with intervals that say what they are.
 
 * alpha (seconds): what a call costs before the first byte; B (bytes per second): what a further byte costs,
-  as algorithm bandwidth, so that bus bandwidth is B x bus factor.
+  as algorithm bandwidth, so that bus bandwidth is B x bus factor. Of several segments the curve's alpha is
+  that of the first, its B that of the last.
 * n_1/2 = alpha B: half of B is reached at this size, 90 % at nine times of it.
-* With k >= 2 runs each run is fitted and the interval is Student's t over the runs' logarithms: a run is one
-  launch of all processes and the unit of replication. With one run it is linearised from the residuals, and
-  covers less: 71 to 81 % where runs differ by 2 % (docs/measuring.md).
-* A parameter is identified when three sizes lie on its side of n_1/2: below it for alpha, above it for B.
-  Otherwise there is no value, only one-sided 95 % bounds from the profile likelihood. For alpha and n_1/2
-  that is an upper one: alpha may be anything down to nothing. B is the mirror image: a sweep that ends on
-  the plateau knows that B is at least something, and often nothing from above, so `lower` carries what is
-  known and `upper` may be None.
+* With k >= 2 runs each run is fitted, cut where the curve over all runs is, and the interval is Student's t
+  over the runs' logarithms: a run is one launch of all processes and the unit of replication. With one run it
+  is linearised from the residuals, and covers less: 71 to 81 % where runs differ by 2 % (docs/measuring.md).
+* A parameter is identified when three sizes of its segment lie on its side of the segment's n_1/2: below it
+  for alpha, above it for B. Otherwise there is no value, only one-sided 95 % bounds from the profile
+  likelihood. For alpha and n_1/2 that is an upper one: alpha may be anything down to nothing. B is the mirror
+  image: a sweep that ends on the plateau knows that B is at least something, and often nothing from above, so
+  `lower` carries what is known and `upper` may be None.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
-from statistics import NormalDist
-from typing import Literal
+from statistics import median
 
 import numpy as np
 
-from commbench.analyze.likelihood import ALPHA, BANDWIDTH, N_HALF, Likelihood, Theta, dot
-from commbench.analyze.summary import Curve, Interval, PointSummary
+from commbench.analyze.estimates import Estimator, fit_runs
+from commbench.analyze.fitted import CurveFit, Estimate, Quality, Segment
+from commbench.analyze.lack_of_fit import has_bump, pure_error_probability, signs_probability
+from commbench.analyze.likelihood import Vector
+from commbench.analyze.piecewise import Piecewise
+from commbench.analyze.segments import MIN_SIZES, MOST, Breaks, choose
+from commbench.analyze.summary import LOOP, Curve, PointSummary
+from commbench.analyze.switches import misplaced
 from commbench.errors import CannotTellError
-from commbench.spec import READ
-from commbench.stats import interval_over
-from commbench.units import format_size, format_size_about
+from commbench.spec import READ, UNKNOWN
+from commbench.units import format_seconds, format_size, format_size_about
 
-Quality = Literal["good", "poor"]
+__all__ = ["CurveFit", "Estimate", "Quality", "Segment", "fit_curve", "fit_curves"]
 
-MIN_SIZES = 4
-MIN_SIZES_ON_A_SIDE = 3
 _NEARLY_ALL = 9  # bandwidth at D is B D / (D + n_1/2): 90 % at 9 n_1/2
-_POOR = 0.01  # probability of so few runs of signs in a curve that the line fits
-_ROUGH = 0.1  # the median size is farther than this from the line
-_EXACT = 20
-_ROUNDING = 1e-9
-_NEGLIGIBLE = 0.01  # a line within 1 % of every point describes the curve, whatever the signs do
+_UNLIKELY = 0.01  # probability that noise alone leaves such residuals
+_OFF = 0.1  # so far from the line that it matters
+_FEW = 2  # so many sizes may be off: the worst is named, and they do not make a fit poor
+_FALLS = 1.5  # by so much from the smallest to the largest sizes
+_FAR = 100  # times the last measured size: too far to name one
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A value with its 95 % interval; when it is not identified, None and one-sided 95 % bounds instead."""
-
-    value: float | None
-    low: float | None = None
-    high: float | None = None
-    upper: float | None = None
-    lower: float | None = None
-
-    def scaled(self, factor: float) -> Estimate:
-        """The estimate of `factor` times the quantity."""
-        parts = (self.value, self.low, self.high, self.upper, self.lower)
-        return Estimate(*(None if part is None else part * factor for part in parts))
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """The line over a range of sizes (bytes, both ends measured).
-
-    `line` is (alpha, 1/B) of the fit, there even where a parameter is not identified: it draws the line and
-    gives residuals, and is not to be shown as a result.
-    """
-
-    from_bytes: int
-    to_bytes: int
-    alpha: Estimate
-    bandwidth: Estimate
-    line: tuple[float, float]
-
-    def seconds(self, size: float) -> float:
-        """Time of `size` bytes on the fitted line."""
-        return self.line[0] + size * self.line[1]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurveFit:
-    """What a curve comes down to.
-
-    Attributes:
-        curve: what was fitted.
-        points: how many sizes were fitted.
-        runs: how many runs were.
-        interval: what the intervals are over.
-        alpha: seconds, of the first segment.
-        bandwidth: algorithm bandwidth B in bytes per second, of the last segment.
-        bus_bandwidth: B x bus factor.
-        n_half: n_1/2 in bytes.
-        segments: ascending; one for now.
-        quality: "poor" when the residuals are not random, or half of them above 10 %: the line says little then.
-        largest_residual: (size, measured time / fitted time) where that is farthest from 1.
-        notes: what a reader must know to use the numbers.
-    """
-
-    curve: Curve
-    points: int
-    runs: int
-    interval: Interval
-    alpha: Estimate
-    bandwidth: Estimate
-    bus_bandwidth: Estimate
-    n_half: Estimate
-    segments: tuple[Segment, ...]
-    quality: Quality
-    largest_residual: tuple[int, float]
-    notes: tuple[str, ...]
-
-    def seconds(self, size: float) -> float:
-        """Time of a message of `size` bytes on the fitted line."""
-        return next((s for s in self.segments if size <= s.to_bytes), self.segments[-1]).seconds(size)
-
-
-def fit_curve(curve: Curve) -> CurveFit:
+def fit_curve(curve: Curve, segments: int | None = None) -> CurveFit:
     """Fit one curve.
 
+    Args:
+        curve: times over sizes.
+        segments: how many lines; None chooses one to three.
+
     Raises:
-        CannotTellError: one rank, fewer than four sizes with sound times, or a time that is none.
+        CannotTellError: one rank, fewer than four sizes (a segment) with sound times, a time that is none, or
+            times that fall with size.
     """
     _refuse_hopeless(curve)
     sound = [point for point in curve.points if point.is_sound]
     sizes = np.array([point.point.bytes for point in sound], dtype=float)
     seconds = np.array([point.seconds.median for point in sound if point.seconds])
-    runs = [run for run in _by_run(sound) if len(run) >= MIN_SIZES]
-    estimator = _Estimator(Likelihood(sizes, seconds), [_likelihood_of(run) for run in runs])
-
-    n_half = estimator.n_half
-    knows_alpha = int((sizes < n_half).sum()) >= MIN_SIZES_ON_A_SIDE
-    knows_bandwidth = int((sizes > n_half).sum()) >= MIN_SIZES_ON_A_SIDE
-    alpha = estimator.value(ALPHA) if knows_alpha else estimator.bounds(ALPHA)
-    bandwidth = estimator.value(BANDWIDTH) if knows_bandwidth else estimator.bounds(BANDWIDTH, lower=True)
-    both = knows_alpha and knows_bandwidth
-    segment = Segment(int(sizes[0]), int(sizes[-1]), alpha, bandwidth, estimator.line)
-
-    residuals = np.log(seconds) - np.log([segment.seconds(size) for size in sizes.tolist()])
-    worst = int(np.abs(residuals).argmax())
-    systematic = signs_probability(residuals.tolist()) < _POOR and abs(residuals[worst]) > _NEGLIGIBLE
-    rough = float(np.median(np.abs(residuals))) > _ROUGH
-    fitted = CurveFit(
+    breaks, notes = _cut(curve, sound, sizes, seconds, segments)
+    lines = Piecewise(sizes, seconds, breaks)
+    by_run = _by_run(sound)
+    runs = fit_runs(lines, by_run)
+    estimates = Estimator(lines, runs)
+    rough = float(np.median(np.abs(lines.residuals))) > _OFF
+    systematic = _is_systematic(lines, by_run)
+    worst = int(np.abs(lines.residuals.round(6)).argmax())  # of nothing but rounding the first
+    bandwidth, factor = estimates.segments[-1].bandwidth, curve.key.bus_factor
+    return CurveFit(
         curve=curve,
         points=len(sizes),
         runs=max(len(runs), 1),
-        interval=estimator.interval,
-        alpha=alpha,
+        interval=estimates.interval,
+        alpha=estimates.segments[0].alpha,
         bandwidth=bandwidth,
-        bus_bandwidth=bandwidth.scaled(curve.key.bus_factor),
-        n_half=estimator.value(N_HALF) if both else estimator.bounds(N_HALF, lower=not knows_bandwidth),
-        segments=(segment,),
+        bus_bandwidth=Estimate(None) if factor is None else bandwidth.scaled(factor),
+        n_half=estimates.n_half,
+        segments=estimates.segments,
         quality="poor" if systematic or rough else "good",
-        largest_residual=(int(sizes[worst]), math.exp(residuals[worst])),
-        notes=(),
+        largest_residual=(int(sizes[worst]), math.exp(lines.residuals[worst])),
+        notes=(
+            *_left_out(curve, len(runs)),
+            *_limits(estimates.segments),
+            *notes,
+            *_tuning(lines, estimates.segments, seconds),
+            *_doubts(len(estimates.segments), systematic=systematic, rough=rough),
+            *_meaning(curve),
+        ),
     )
-    return replace(fitted, notes=tuple(_notes(fitted, n_half, systematic=systematic, rough=rough)))
 
 
-def fit_curves(curves: Iterable[Curve]) -> tuple[list[CurveFit], list[CannotTellError]]:
+def fit_curves(curves: Iterable[Curve], segments: int | None = None) -> tuple[list[CurveFit], list[CannotTellError]]:
     """The fits of those curves that have one, and why the others have none.
 
     The latency of a load has one size by its nature: that it has no fit needs no words.
@@ -166,49 +101,14 @@ def fit_curves(curves: Iterable[Curve]) -> tuple[list[CurveFit], list[CannotTell
     refusals, loads = list[CannotTellError](), list[CannotTellError]()
     for curve in curves:
         try:
-            fits.append(fit_curve(curve))
+            fits.append(fit_curve(curve, segments))
         except CannotTellError as refusal:
             (refusals if curve.key.path != READ else loads).append(refusal)
     return fits, refusals if refusals or fits else loads
 
 
-class _Estimator:
-    """Estimates of one curve: by the spread of its runs where there are several, else by its residuals."""
-
-    def __init__(self, curve: Likelihood, runs: Sequence[Likelihood]) -> None:
-        self._curve = curve
-        self._peak = curve.peak()
-        self._runs = [run.peak() for run in runs] if len(runs) > 1 else []
-        self.interval: Interval = "runs" if self._runs else "within_run"
-
-    @property
-    def n_half(self) -> float:
-        """n_1/2 in bytes of the curve's own fit: what identification is judged by."""
-        return math.exp(dot(N_HALF, self._peak.theta))
-
-    @property
-    def line(self) -> tuple[float, float]:
-        """(alpha, 1/B) of the curve's own fit."""
-        return math.exp(self._peak.theta[0]), math.exp(self._peak.theta[1])
-
-    def value(self, direction: Theta) -> Estimate:
-        if self._runs:
-            return Estimate(*interval_over([math.exp(dot(direction, run.theta)) for run in self._runs]))
-        low, high = self._curve.interval(self._peak, direction)
-        return Estimate(math.exp(dot(direction, self._peak.theta)), math.exp(low), math.exp(high))
-
-    def bounds(self, direction: Theta, *, lower: bool = False) -> Estimate:
-        above = self._curve.bound(self._peak, direction, 1)
-        below = self._curve.bound(self._peak, direction, -1) if lower else None
-        return Estimate(
-            None,
-            upper=None if above is None else math.exp(above),
-            lower=None if below is None else math.exp(below),
-        )
-
-
 def _refuse_hopeless(curve: Curve) -> None:
-    name = curve.key.op
+    name = curve.key.op if curve.key.op != UNKNOWN else "unknown operation"
     if curve.key.ranks == 1:
         raise CannotTellError(
             f"{name} on 1 rank: nothing travels, so there is no alpha and no B", "measure with --ranks 2 or more"
@@ -227,6 +127,51 @@ def _refuse_hopeless(curve: Curve) -> None:
             f"{name}: a fit needs {MIN_SIZES} sizes, there {'is' if len(sound) == 1 else 'are'} {len(sound)}",
             "measure from 8 bytes to 64M: -b 8 -e 64M",
         )
+    times = [point.seconds.median for point in sound if point.seconds]
+    third = len(times) // 3
+    first, last = median(times[: third + 1]), median(times[-third - 1 :])
+    if first > _FALLS * last:
+        raise CannotTellError(
+            f"{name}: the times fall with size, from {format_seconds(first)} to {format_seconds(last)}: "
+            "alpha + D/B does not describe that",
+            "`commbench show` lists them; did something else use the machine at first?",
+        )
+
+
+def _cut(
+    curve: Curve, points: Sequence[PointSummary], sizes: Vector, seconds: Vector, segments: int | None
+) -> tuple[Breaks, list[str]]:
+    """Where the curve changes its line, and a note on each step that is none of the library's.
+
+    Where the time loop itself changes (slices, depth, batch), a step may be its doing: no segment begins there.
+    """
+    counts = range(1, MOST + 1) if segments is None else (segments,)
+    found = choose(sizes, seconds, counts)
+    changed = {i for i, (before, after) in enumerate(pairwise(points), 1) if before.loops != after.loops}
+    ours = sorted(changed & set(found or ()))
+    if ours:
+        found = choose(sizes, seconds, counts, changed | {i + side for i in ours for side in (-1, 1)})
+    if found is None:
+        where = " between which the time loop does not change" if ours else ""
+        raise CannotTellError(
+            f"{curve.key.op}: {segments} segments need {MIN_SIZES} sizes each{where}, there are {len(sizes)}",
+            "leave --segments out, or measure more sizes: -f 1.4",
+        )
+    return found, [_ours(points[i - 1], points[i]) for i in ours]
+
+
+def _ours(before: PointSummary, after: PointSummary) -> str:
+    changes = [
+        f"{name} {' or '.join(map(str, old))} to {' or '.join(map(str, new))}"
+        for name, old, new in zip(LOOP, _values(before), _values(after), strict=True)
+        if old != new
+    ]
+    step = f"the step at {format_size(after.point.bytes)}"
+    return f"{step} comes where the time loop changes ({', '.join(changes)}): it is not taken for a switch"
+
+
+def _values(point: PointSummary) -> list[list[int]]:
+    return [sorted(set(values)) for values in zip(*point.loops, strict=True)] or [[], [], []]
 
 
 def _by_run(points: Sequence[PointSummary]) -> list[dict[int, float]]:
@@ -238,59 +183,66 @@ def _by_run(points: Sequence[PointSummary]) -> list[dict[int, float]]:
     return [runs[run] for run in sorted(runs)]
 
 
-def _likelihood_of(run: dict[int, float]) -> Likelihood:
-    return Likelihood(np.array(list(run), dtype=float), np.array(list(run.values())))
+def _is_systematic(lines: Piecewise, by_run: Sequence[dict[int, float]]) -> bool:
+    """Whether the residuals are more than noise, and large enough to matter."""
+    sizes = lines.sizes.tolist()
+    if sorted(np.abs(lines.residuals))[-1 - _FEW] < _OFF:
+        return False
+    if signs_probability(lines.residuals.tolist()) < _UNLIKELY or has_bump(lines.residuals, lines.scale):
+        return True
+    full = [[run[size] for size in sizes] for run in by_run if len(run) == len(sizes)]
+    parameters = 2 * len(lines.theta)
+    return len(full) > 1 and pure_error_probability(lines.residuals, np.log(full), parameters) < _UNLIKELY
 
 
-def _notes(fitted: CurveFit, n_half: float, *, systematic: bool, rough: bool) -> Iterator[str]:
-    curve = fitted.curve
+def _left_out(curve: Curve, runs: int) -> Iterator[str]:
     unsound = [point for point in curve.points if not point.is_sound]
     if unsound:
         yield f"left out, without a time or a right answer: {', '.join(format_size(p.point.bytes) for p in unsound)}"
-    if 1 < curve.runs != fitted.runs:
-        yield f"{curve.runs - fitted.runs} of {curve.runs} runs left out: fewer than {MIN_SIZES} sizes"
-    around = f"n_1/2 is about {format_size_about(n_half)}"
-    if fitted.alpha.value is None:
-        yield f"alpha is not identified, {around}: start at smaller sizes (--min-bytes)"
-    if fitted.bandwidth.value is None:
-        yield f"B is not identified, {around}: go on to larger sizes (--max-bytes)"
-    elif fitted.segments[-1].to_bytes < _NEARLY_ALL * n_half:
-        end, wanted = format_size(fitted.segments[-1].to_bytes), format_size_about(_NEARLY_ALL * n_half)
+    if 1 < curve.runs != runs:
+        yield f"{curve.runs - max(runs, 1)} of {curve.runs} runs left out: fewer than {MIN_SIZES} sizes"
+
+
+def _limits(segments: Sequence[Segment]) -> Iterator[str]:
+    first, last = segments[0], segments[-1]
+    if first.alpha.value is None:
+        yield f"alpha is not identified, {_around(first)}: start at smaller sizes (--min-bytes)"
+    if last.bandwidth.value is None:
+        yield f"B is not identified, {_around(last)}: go on to larger sizes (--max-bytes)"
+    elif last.to_bytes < _NEARLY_ALL * last.n_half:
+        end, wanted = format_size(last.to_bytes), format_size_about(_NEARLY_ALL * last.n_half)
         yield f"the sweep ends at {end}, below 9 n_1/2 = {wanted}: B is an extrapolation"
+
+
+def _around(segment: Segment) -> str:
+    if segment.n_half > _FAR * segment.to_bytes:
+        return "n_1/2 is far beyond the sweep"
+    if segment.n_half < segment.from_bytes / _FAR:
+        return "n_1/2 is far below the sweep"
+    return f"n_1/2 is about {format_size_about(segment.n_half)}"
+
+
+def _tuning(lines: Piecewise, segments: Sequence[Segment], seconds: Vector) -> Iterator[str]:
+    for found in misplaced(lines, segments, seconds):
+        size = format_size(found.until)
+        which, until = ("above", f"from {size} on") if found.comes == "late" else ("below", f"up to {size}")
+        yield (
+            f"switch at {format_size(found.at)} comes {100 * found.share:.0f} % {found.comes}: "
+            f"the protocol {which} it would be faster {until}"
+        )
+
+
+def _doubts(segments: int, *, systematic: bool, rough: bool) -> Iterator[str]:
+    lines = "one line describes" if segments == 1 else f"{segments} lines describe"
     if rough:
         yield "half of the sizes are more than 10 % off the line: the times do not follow size alone"
     elif systematic:
-        yield "the residuals are not random: one line describes this curve badly, read it size by size"
-    if curve.key.op == "p2p":
+        yield f"the residuals are not noise: {lines} this curve badly, read it size by size"
+
+
+def _meaning(curve: Curve) -> Iterator[str]:
+    if curve.key.op == "p2p" and curve.key.mode in ("sync", "pipe"):
         way = "half a round trip" if curve.key.mode == "sync" else "a one-way stream with a window"
         yield f"alpha and B come from {way} (mode {curve.key.mode})"
     elif curve.key.mode == "pipe":
         yield "mode pipe: alpha is the spacing of calls back to back, not the latency of one"
-
-
-def signs_probability(residuals: Sequence[float]) -> float:
-    """Probability of this few runs of equal signs, or fewer, by chance (Wald and Wolfowitz 1940).
-
-    1 where all signs are equal or there are none; residuals of nothing but rounding have no sign. Exact up
-    to 20 of a sign, the normal approximation beyond.
-    """
-    signs = [residual > 0 for residual in residuals if abs(residual) > _ROUNDING]
-    plus, minus = signs.count(True), signs.count(False)
-    if not plus or not minus:
-        return 1.0
-    runs = 1 + sum(left != right for left, right in pairwise(signs))
-    if max(plus, minus) > _EXACT:
-        count = plus + minus
-        mean = 1 + 2 * plus * minus / count
-        variance = (mean - 1) * (mean - 2) / (count - 1)
-        return NormalDist(mean, math.sqrt(variance)).cdf(runs + 0.5)
-    ways = sum(_arrangements(plus, minus, fewer) for fewer in range(2, runs + 1))
-    return ways / math.comb(plus + minus, plus)
-
-
-def _arrangements(plus: int, minus: int, runs: int) -> int:
-    """Orders of `plus` and `minus` signs that have exactly `runs` runs."""
-    half, odd = divmod(runs, 2)
-    if not odd:
-        return 2 * math.comb(plus - 1, half - 1) * math.comb(minus - 1, half - 1)
-    return sum(math.comb(a - 1, half) * math.comb(b - 1, half - 1) for a, b in ((plus, minus), (minus, plus)))

@@ -19,12 +19,14 @@ class Setting:
         hosts: host names in order of ranks, each once.
         hardware: "2 x AMD EPYC 9354, 8 x NVIDIA H200" of the first host; more hosts only where they differ.
         environment: variables that steer a library, as "NCCL_ALGO=Tree".
+        source: the imported file, where nothing else tells its setting from that of another.
     """
 
     library: str = ""
     hosts: tuple[str, ...] = ()
     hardware: str = ""
     environment: tuple[str, ...] = ()
+    source: str = ""
 
     @classmethod
     def of(cls, run: Mapping[str, Any]) -> Setting:
@@ -37,6 +39,7 @@ class Setting:
             hosts=tuple(dict.fromkeys(str(node["hostname"]) for node in nodes if node.get("hostname"))),
             hardware=" | ".join(dict.fromkeys(_hardware(node, used) for node in nodes if _hardware(node, used))),
             environment=tuple(f"{k}={v}" for k, v in sorted(variables.items()) if not k.startswith(_NO_SETTINGS)),
+            source=str(run.get("source", "")),
         )
 
 

@@ -15,6 +15,8 @@ from commbench.records import Check, Record, Seconds, Status
 from commbench.spec import Point
 from commbench.stats import interval_over
 
+LOOP = ("slices", "depth", "batch")  # what `PointSummary.loops` holds
+
 Interval = Literal["runs", "within_run"]
 
 _STATUS_ORDER: tuple[Status, ...] = ("ok", "failed", "hung")
@@ -42,6 +44,7 @@ class PointSummary:
         statistic: what a run's median is made of, "mixed" when runs differ.
         proven_path: every path that was proven in some run, None when none was.
         flags: of any run, worst first.
+        loops: (slices, depth, batch) of the time loop in the runs that gave a time; 1 where a record does not say.
     """
 
     point: Point
@@ -55,6 +58,7 @@ class PointSummary:
     statistic: str
     proven_path: str | None
     flags: tuple[str, ...]
+    loops: frozenset[tuple[int, int, int]] = frozenset()
 
     @property
     def runs(self) -> int:
@@ -110,9 +114,9 @@ def algbw(point: Point, seconds: float) -> float | None:
 
 
 def busbw(point: Point, seconds: float) -> float | None:
-    """Bus bandwidth, algbw x bus factor, in bytes per second; None for a time that is none."""
-    rate = algbw(point, seconds)
-    return None if rate is None else rate * point.bus_factor
+    """Bus bandwidth, algbw x bus factor, in bytes per second; None for a time that is none, or no known factor."""
+    rate, factor = algbw(point, seconds), point.bus_factor
+    return None if rate is None or factor is None else rate * factor
 
 
 def points(records: Iterable[Record]) -> list[PointSummary]:
@@ -156,7 +160,15 @@ def _summary(point: Point, group: list[Record]) -> PointSummary:
         statistic=statistics.pop() if len(statistics) == 1 else "mixed" if statistics else group[0].statistic,
         proven_path=", ".join(proven) or None,
         flags=tuple(sorted({flag for record in group for flag in record.flags}, key=flag_rank)),
+        loops=frozenset(map(_loop, timed)),
     )
+
+
+def _loop(record: Record) -> tuple[int, int, int]:
+    """Slices, depth and batch: where they change between two sizes, so does what is measured."""
+    how = dict(record.how.items())
+    slices, depth, batch = (how[name] if isinstance(how.get(name), int) else 1 for name in LOOP)
+    return slices, depth, batch
 
 
 def _seconds(runs: list[Seconds]) -> Seconds | None:

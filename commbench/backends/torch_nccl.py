@@ -20,7 +20,7 @@ from commbench.backends import kernels, truth
 from commbench.backends.base import Calibration, Call, Exchange, Health, Mismatch, World
 from commbench.backends.buffers import Arena, Layout, layout_of
 from commbench.backends.gpu import Assignment, Gpu, assign, explained
-from commbench.backends.nccl_library import loaded
+from commbench.backends.nccl_library import dotted, facts_of, loaded, version_of
 from commbench.backends.stream import StreamCall
 from commbench.backends.torch_collectives import FORMS, Body, Pair, collective
 from commbench.backends.torch_dist import start
@@ -134,13 +134,15 @@ class TorchNcclBackend:
         return TorchNcclCall(self, point)
 
     def libraries(self) -> dict[str, str]:
-        torch = self.torch
-        found = {"torch": torch.__version__}
-        if torch.version.cuda is not None:
-            nccl = f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}"
-            found |= {"torch-nccl": f"torch {torch.__version__}, {nccl}", "nccl": nccl}
-            found["cuda_runtime"] = torch.version.cuda
-        return found | {"nccl_file": next(iter(loaded()), "")} | self.gpu.versions()
+        torch, file = self.torch, next(iter(loaded()), "")
+        found = {"torch": torch.__version__, "nccl_file": file} | self.gpu.versions()
+        if torch.version.cuda is None:
+            return found
+        # torch knows the NCCL it was built with; what runs is the library that is loaded, where it is no part of torch.
+        built = ".".join(map(str, torch.cuda.nccl.version()))
+        nccl = f"NCCL {dotted(version_of(ctypes.CDLL(file))) if file else built}"
+        found |= {"torch-nccl": f"torch {torch.__version__}, {nccl}", "nccl": nccl, "torch_built_with": f"NCCL {built}"}
+        return found | {"cuda_runtime": torch.version.cuda} | (facts_of(file) if file else {})
 
     def place(self) -> dict[str, Any]:
         return self.gpu.facts() | {"communicator_seconds": self.init_seconds}

@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
-Files = Annotated[list[Path], typer.Argument(help="Results files that `commbench sweep` wrote.", show_default=False)]
+Files = Annotated[
+    list[Path],
+    typer.Argument(help="Results of `commbench sweep`, or CSV: bytes,seconds[,op,ranks,run,...].", show_default=False),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document, in base units.")]
 AsMarkdown = Annotated[bool, typer.Option("--markdown", help="Markdown, for an issue or a pull request.")]
 Export = Annotated[

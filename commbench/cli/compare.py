@@ -103,9 +103,9 @@ def _read(paths: list[Path], *, as_json: bool, as_markdown: bool) -> list[Side]:
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    found = sorted(path.glob("*.jsonl"))
+    found = sorted(file for file in path.iterdir() if file.suffix in (".jsonl", ".csv"))
     if not found:
-        raise ResultsError(f"{path}: no results file (*.jsonl) in this folder", "name a file, or another folder")
+        raise ResultsError(f"{path}: no results file (*.jsonl, *.csv) in this folder", "name a file, or another folder")
     return found
 
 

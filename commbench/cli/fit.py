@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+from typing import Annotated
+
 import typer
 
 from commbench.cli.arguments import AsJson, AsMarkdown, Files
 from commbench.errors import CannotTellError
 
 
-def fit(files: Files, as_json: AsJson = False, as_markdown: AsMarkdown = False) -> None:
+class Segments(StrEnum):
+    auto = "auto"
+    one = "1"
+    two = "2"
+    three = "3"
+
+
+HowMany = Annotated[
+    Segments, typer.Option("--segments", help="Lines a curve: 1 is the plain alpha + D/B over all sizes.")
+]
+
+
+def fit(
+    files: Files, segments: HowMany = Segments.auto, as_json: AsJson = False, as_markdown: AsMarkdown = False
+) -> None:
     """Fit T = alpha + D/B to every curve: what a call costs, and what a byte does.
 
-    Intervals are 95 %: Student's t over runs, or within the run where there is only one. Exits 4 when no
-    curve can be fitted.
+    A curve is cut into up to three lines where its times leave no doubt; alpha is then the first
+    line's, B the last one's. Intervals are 95 %: Student's t over runs, or within the run where
+    there is only one. Exits 4 when no curve can be fitted.
     """
     from commbench.analyze.datasets import curves_of
     from commbench.analyze.fit import fit_curves
@@ -22,7 +40,8 @@ def fit(files: Files, as_json: AsJson = False, as_markdown: AsMarkdown = False) 
     from commbench.report.markdown import fits_markdown
     from commbench.report.tables import fits_view
 
-    fits, refusals = fit_curves(curves_of(read(files, as_json=as_json, as_markdown=as_markdown)))
+    found = curves_of(read(files, as_json=as_json, as_markdown=as_markdown))
+    fits, refusals = fit_curves(found, None if segments == Segments.auto else int(segments))
     if not fits:
         raise next(iter(refusals), CannotTellError("no record in these files", "`commbench show` says what went wrong"))
     for refusal in refusals:

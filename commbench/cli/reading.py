@@ -10,10 +10,11 @@ import typer
 
 from commbench.analyze.datasets import Dataset, datasets
 from commbench.errors import UsageError
+from commbench.importers import load
 from commbench.report.console import console
 from commbench.report.tables import dataset_views
 from commbench.report.text import clean
-from commbench.results import Results, load
+from commbench.results import Results
 
 
 def read(files: list[Path], *, as_json: bool, as_markdown: bool) -> list[Dataset]:

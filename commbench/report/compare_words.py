@@ -84,7 +84,8 @@ class Words:
     @cached_property
     def shows_bus(self) -> bool:
         """Whether bus factors differ, so that times alone compare different amounts of traffic."""
-        return len({candidate.curve.key.bus_factor for candidate in self.comparison.curves}) > 1
+        factors = {candidate.curve.key.bus_factor for candidate in self.comparison.curves}
+        return len(factors) > 1 and None not in factors
 
     def pair_lines(self, pair: Pair) -> list[tuple[str, str]]:
         """(label, text) of all that is known of a pair beyond its rows."""
@@ -111,7 +112,7 @@ class Words:
 
     def _bus(self, pair: Pair) -> Ratio:
         """Bus bandwidth of the other / of the first, over the common sizes: time turned around, times the factors."""
-        first, other = (self.comparison.curves[at].curve.key.bus_factor for at in (pair.first, pair.other))
+        first, other = (self.comparison.curves[at].curve.key.bus_factor or 1.0 for at in (pair.first, pair.other))
         return pair.level.inverse().scaled(other / first)
 
     def _crossing(self, pair: Pair) -> str:

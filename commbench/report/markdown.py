@@ -21,6 +21,7 @@ from commbench.report.tables import (
     fit_lines,
     fit_rows,
     fits_note,
+    labelled_lines,
     labelled_notes,
     row_cells,
     units_line,
@@ -49,7 +50,7 @@ def fits_markdown(fits: Sequence[CurveFit]) -> str:
     """The fits of some curves; what the intervals are, and all notes, below."""
     shared = escape(SEPARATOR.join(common_words([fitted.curve for fitted in fits])))
     found = table(FIT_COLUMNS, fit_rows(fits), left=1)
-    return f"### {shared}\n\n{found}\n\n{_list([fits_note(fits), *labelled_notes(fits)])}"
+    return f"### {shared}\n\n{found}\n\n{_list([fits_note(fits), *labelled_lines(fits), *labelled_notes(fits)])}"
 
 
 def escape(text: str) -> str:

@@ -5,8 +5,10 @@ matplotlib is imported inside functions: tables start without it. What all pictu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from itertools import groupby
+from functools import partial
+from itertools import groupby, pairwise
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +21,8 @@ from commbench.errors import CannotTellError
 from commbench.report.canvas import COLOURS, FORMATS, GREY, MARKERS, our_style, printable, save, size_axis
 from commbench.report.tables import interval_words
 from commbench.report.text import SEPARATOR, clean, common_settings, common_words, labels
-from commbench.units import format_rate, format_seconds, format_size_about
+from commbench.spec import Point
+from commbench.units import format_rate, format_seconds, format_size, format_size_about
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -58,7 +61,7 @@ def _draw_one(curves: Sequence[Curve], stem: Path, formats: Sequence[str]) -> li
 
 
 def _figure(curves: Sequence[Curve]) -> Figure:
-    """Two panels over size: time, log-log, and bus bandwidth from 0."""
+    """Two panels over size: time, log-log, and bandwidth from 0: bus bandwidth where all curves have it."""
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     figure = Figure(figsize=(11, 5), layout="constrained")
@@ -70,13 +73,14 @@ def _figure(curves: Sequence[Curve]) -> Figure:
 
 def draw_panels(times: Axes, rates: Axes, curves: Sequence[Curve], names: Sequence[str]) -> None:
     """Draw time, log-log, and bus bandwidth from 0 into two axes; `names` lead the entries of the legend."""
+    bus = all(curve.key.bus_factor is not None for curve in curves)
     for number, (curve, name) in enumerate(zip(curves, names, strict=True)):
-        _draw_curve(times, rates, curve, number, name, alone=len(curves) == 1)
+        _draw_curve(times, rates, curve, number, name, alone=len(curves) == 1, bus=bus)
     timed = [point for curve in curves for point in _drawable(curve)]
     for axes in (times, rates):
         size_axis(axes, [point.point.bytes for point in timed])
     _time_axis(times, [_time(point)[0] for point in timed])
-    _rate_axis(rates, [_rate(point)[0] for point in timed])
+    _rate_axis(rates, [_rate(point, bus=bus)[0] for point in timed], bus=bus)
 
 
 def frame(figure: Figure, times: Axes, curves: Sequence[Curve], more: Sequence[str]) -> None:
@@ -96,7 +100,7 @@ def frame(figure: Figure, times: Axes, curves: Sequence[Curve], more: Sequence[s
     figure.supxlabel(printable("\n".join((_small_print(curves), *more))), x=0.01, ha="left", fontsize=7.5, color=GREY)
 
 
-def _draw_curve(times: Axes, rates: Axes, curve: Curve, number: int, label: str, *, alone: bool) -> None:
+def _draw_curve(times: Axes, rates: Axes, curve: Curve, number: int, label: str, *, alone: bool, bus: bool) -> None:
     again, position = divmod(number, len(COLOURS))
     colour, marker = COLOURS[position], MARKERS[(position + again) % len(MARKERS)]
     try:
@@ -104,7 +108,7 @@ def _draw_curve(times: Axes, rates: Axes, curve: Curve, number: int, label: str,
     except CannotTellError:
         fitted = None
     timed = _drawable(curve)
-    for axes, quantity in ((times, _time), (rates, _rate)):
+    for axes, quantity in ((times, _time), (rates, partial(_rate, bus=bus))):
         for sound in (True, False):
             some = [point for point in timed if point.is_sound is sound]
             values, below, above = np.array([quantity(point) for point in some]).reshape(-1, 3).T
@@ -123,35 +127,43 @@ def _draw_curve(times: Axes, rates: Axes, curve: Curve, number: int, label: str,
                 zorder=3,
             )
     if fitted is not None:
-        _draw_fit(times, rates, fitted, colour, alone=alone)
+        _draw_fit(times, rates, fitted, colour, alone=alone, bus=bus)
 
 
-def _draw_fit(times: Axes, rates: Axes, fitted: CurveFit, colour: str, *, alone: bool) -> None:
-    sizes = np.geomspace(fitted.segments[0].from_bytes, fitted.segments[-1].to_bytes, 256)
-    seconds = np.array([fitted.seconds(size) for size in sizes.tolist()])
-    times.plot(sizes, 1e6 * seconds, color=colour, linewidth=1.2, alpha=0.75, zorder=2)
-    rates.plot(
-        sizes, fitted.curve.key.bus_factor * sizes / seconds / 1e9, color=colour, linewidth=1.2, alpha=0.75, zorder=2
-    )
-    half = fitted.n_half.value
-    if half is None:
-        return
+def _draw_fit(times: Axes, rates: Axes, fitted: CurveFit, colour: str, *, alone: bool, bus: bool) -> None:
+    """The lines, with a gap where one gives way to the next, and n½ or the switches named."""
+    factor = _factor(fitted.curve.key, bus=bus)
+    for segment in fitted.segments:
+        sizes = np.geomspace(segment.from_bytes, segment.to_bytes, 128)
+        seconds = np.array([segment.seconds(size) for size in sizes.tolist()])
+        for axes, values in ((times, 1e6 * seconds), (rates, factor * sizes / seconds / 1e9)):
+            axes.plot(sizes, values, color=colour, linewidth=1.2, alpha=0.75, zorder=2)
+    half = fitted.n_half.value if len(fitted.segments) == 1 else None
     if not alone:  # a line through each panel for every curve would be a fence
-        at_half = fitted.seconds(half)
-        for axes, value in ((times, 1e6 * at_half), (rates, fitted.curve.key.bus_factor * half / at_half / 1e9)):
-            axes.plot(half, value, marker="|", markersize=13, markeredgewidth=1.6, color=colour, zorder=4)
+        if half is not None:
+            at_half = fitted.seconds(half)
+            for axes, value in ((times, 1e6 * at_half), (rates, factor * half / at_half / 1e9)):
+                axes.plot(half, value, marker="|", markersize=13, markeredgewidth=1.6, color=colour, zorder=4)
         return
+    marks = [] if half is None else [(half, f"n½ = {format_size_about(half)}")]
+    for below, above in pairwise(fitted.segments):
+        marks.append((math.sqrt(below.to_bytes * above.from_bytes), f"switch at {format_size(above.from_bytes)}"))
     for axes in (times, rates):
-        axes.axvline(half, color=GREY, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
-        axes.annotate(
-            f"n½ = {format_size_about(half)}",
-            (half, 0),  # right of n½ both curves are high up
-            xycoords=("data", "axes fraction"),
-            xytext=(4, 4),
-            textcoords="offset points",
-            fontsize=8.5,
-            color=GREY,
-        )
+        for size, text in marks:
+            axes.axvline(size, color=GREY, linewidth=0.9, linestyle=(0, (2, 2)), zorder=1)
+            axes.annotate(
+                text,
+                (size, 0),  # right of n½ both curves are high up
+                xycoords=("data", "axes fraction"),
+                xytext=(4, 4),
+                textcoords="offset points",
+                fontsize=8.5,
+                color=GREY,
+            )
+
+
+def _factor(key: Point, *, bus: bool) -> float:
+    return (key.bus_factor or 1.0) if bus else 1.0
 
 
 def _drawable(curve: Curve) -> list[PointSummary]:
@@ -166,9 +178,10 @@ def _time(point: PointSummary) -> tuple[float, float, float]:
     return 1e6 * known.median, 1e6 * max(low, 1e-3 * known.median), 1e6 * high
 
 
-def _rate(point: PointSummary) -> tuple[float, float, float]:
-    """Bus bandwidth in GB/s with its interval: the slow end of the time is the low end here."""
-    median, high, low = (point.point.bus_factor * point.point.bytes / (1e3 * time) for time in _time(point))
+def _rate(point: PointSummary, *, bus: bool) -> tuple[float, float, float]:
+    """Bus (else algorithm) bandwidth in GB/s with its interval: the slow end of the time is the low end here."""
+    moved = _factor(point.point, bus=bus) * point.point.bytes
+    median, high, low = (moved / (1e3 * time) for time in _time(point))
     return median, low, high
 
 
@@ -184,12 +197,12 @@ def _time_axis(axes: Axes, medians: Sequence[float]) -> None:
     axes.set_title("time (us)", loc="left")
 
 
-def _rate_axis(axes: Axes, medians: Sequence[float]) -> None:
+def _rate_axis(axes: Axes, medians: Sequence[float], *, bus: bool) -> None:
     from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
 
     axes.set_ylim(0, 1.2 * max(medians))
     axes.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 2.5, 5, 10]))
-    axes.set_title("bus bandwidth (GB/s)", loc="left")
+    axes.set_title(f"{'bus' if bus else 'algorithm'} bandwidth (GB/s)", loc="left")
 
 
 def _legend(label: str, fitted: CurveFit | None) -> str:
@@ -198,7 +211,8 @@ def _legend(label: str, fitted: CurveFit | None) -> str:
         return label or "no fit"
     alpha, bandwidth = fitted.alpha.value, fitted.bandwidth.value
     model = ("alpha" if alpha is None else format_seconds(alpha), "B" if bandwidth is None else format_rate(bandwidth))
-    return f"{label or 'T'}{':' if label else ' ='} {' + D / '.join(model)}"
+    lines = f", {len(fitted.segments)} segments" if len(fitted.segments) > 1 else ""
+    return f"{label or 'T'}{':' if label else ' ='} {' + D / '.join(model)}{lines}"
 
 
 def _headline(curves: Sequence[Curve]) -> str:
@@ -213,7 +227,7 @@ def _small_print(curves: Sequence[Curve]) -> str:
     how = common_words(curves, ("dtype", "device", "mode", "cache", "in_place", "path"))
     drawn = [point for curve in curves for point in _drawable(curve)]
     bars = f"points: median, slowest rank; bars: 95 % interval {interval_words([point.runs for point in drawn])}; "
-    bars += "lines: alpha + D/B, marked at n½ = alpha B"
+    bars += "lines: alpha + D/B, marked at n½ = alpha B, with a gap at a switch"
     if not all(point.is_sound for point in drawn):
         bars += "; hollow: failed or wrong, not fitted"
     return "\n".join(SEPARATOR.join(part) for part in (common_settings(curves), how, [bars]) if part)

@@ -23,7 +23,7 @@ from commbench.analyze.summary import Curve, PointSummary
 from commbench.errors import CannotTellError
 from commbench.report.matrix import matrices_view
 from commbench.report.text import SEPARATOR, clean, common_words, header_lines, labels
-from commbench.spec import Point
+from commbench.spec import UNKNOWN, Point
 from commbench.units import (
     format_gigabytes,
     format_microseconds,
@@ -35,7 +35,7 @@ from commbench.units import (
 )
 
 COLUMNS = ("size", "count", "time(us)", "±%", "algbw", "busbw", "p95", "check")
-FIT_COLUMNS = ("curve", "alpha(us)", "B(GB/s)", "bus B", "n_1/2", "fit")
+FIT_COLUMNS = ("curve", "alpha(us)", "B(GB/s)", "bus B", "n_1/2", "switch", "fit")
 _WIDTHS = (7, 11, 10, 6, 8, 8, 10, 8)
 _NOTHING = "-"
 _WIDEST = 9.99
@@ -49,11 +49,11 @@ def row_cells(row: PointSummary | Point, odd: Collection[int] = ()) -> tuple[str
     "*" after the check marks a point with flags, and one whose size is among the `odd` ones.
     """
     if isinstance(row, Point):
-        return (format_size(row.bytes), str(row.bytes // row.itemsize), *[""] * (len(COLUMNS) - 2))
+        return (format_size(row.bytes), _count(row), *[""] * (len(COLUMNS) - 2))
     known, width = row.seconds, row.half_width
     return (
         format_size(row.point.bytes),
-        str(row.point.bytes // row.point.itemsize),
+        _count(row.point),
         _NOTHING if known is None else format_microseconds(known.median),
         _NOTHING if width is None else _percent(width),
         _NOTHING if row.algbw is None else format_gigabytes(row.algbw),
@@ -136,16 +136,42 @@ def units_line(points: Sequence[PointSummary], odd: Collection[int] = ()) -> str
 
 
 def fit_lines(fitted: CurveFit) -> list[str]:
-    """Alpha, B and n_1/2 with their intervals, how good the fit is, and its notes: a label of 8 and a text each."""
+    """Alpha, B and n_1/2 with their intervals, lines, quality and notes: a label of 8 and a text each."""
     size, ratio = fitted.largest_residual
+    cut = f"{len(fitted.segments)} segments, " if len(fitted.segments) > 1 else ""
     bus = f", bus {format_rate(fitted.bus_bandwidth.value)}" if fitted.bus_bandwidth.value is not None else ""
     return [
         f"{'alpha':{_LABEL}}{_interval(fitted.alpha, format_seconds)}",
         f"{'B':{_LABEL}}{_interval(fitted.bandwidth, format_rate)}{bus}",
         f"{'n_1/2':{_LABEL}}{_interval(fitted.n_half, format_size_about)}",
-        f"{'fit':{_LABEL}}{fitted.quality}, {fitted.points} sizes, intervals 95 % {interval_words([fitted.runs])}",
+        *rate_lines(fitted),
+        *segment_lines(fitted),
+        f"{'fit':{_LABEL}}{fitted.quality}, {cut}{fitted.points} sizes, intervals 95 % {interval_words([fitted.runs])}",
         f"{'':{_LABEL}}largest residual {100 * (ratio - 1):+.1f} % at {format_size(size)}",
         *(f"{'note':{_LABEL}}{clean(note, 400)}" for note in fitted.notes),
+    ]
+
+
+def rate_lines(fitted: CurveFit) -> list[str]:
+    """From which size on the fitted curve runs at half and at 90 % of B; nothing where B is not known."""
+    reached = [(what, fitted.reaches(share)) for what, share in (("half", 0.5), ("90 %", 0.9))]
+    end = fitted.segments[-1].to_bytes
+    words = [
+        f"{what} of B from {format_size_about(size)} on{' (beyond the sweep)' if size > end else ''}"
+        for what, size in reached
+        if size is not None
+    ]
+    return [f"{'rate':{_LABEL}}{', '.join(words)}"] if words else []
+
+
+def segment_lines(fitted: CurveFit) -> list[str]:
+    """Of several segments one line each, with half the width of the intervals."""
+    if len(fitted.segments) == 1:
+        return []
+    return [
+        f"{'' if number else 'lines':{_LABEL}}{format_size(line.from_bytes)} to {format_size(line.to_bytes)}: "
+        f"alpha {_half_width(line.alpha, format_seconds)}, B {_half_width(line.bandwidth, format_rate)}"
+        for number, line in enumerate(fitted.segments)
     ]
 
 
@@ -158,6 +184,7 @@ def fit_cells(label: str, fitted: CurveFit) -> tuple[str, ...]:
         _half_width(fitted.bandwidth, format_gigabytes),
         _NOTHING if bus is None else format_gigabytes(bus),
         _NOTHING if fitted.n_half.value is None else format_size_about(fitted.n_half.value),
+        ", ".join(map(format_size, fitted.switches)) or _NOTHING,
         fitted.quality,
     )
 
@@ -171,20 +198,29 @@ def fits_view(fits: Sequence[CurveFit]) -> Group:
         Text(SEPARATOR.join(common_words([fitted.curve for fitted in fits])), style="bold"),
         fits_table(fits),
         Text(fits_note(fits), style="dim"),
+        *map(Text, labelled_lines(fits)),
         *map(Text, labelled_notes(fits)),
     )
 
 
 def fit_rows(fits: Sequence[CurveFit]) -> list[tuple[str, ...]]:
     """`fit_cells` of several fits, each under what tells its curve from the others."""
-    names = labels([fitted.curve for fitted in fits])
-    return [fit_cells(name or clean(fitted.curve.key.op), fitted) for name, fitted in zip(names, fits, strict=True)]
+    return [fit_cells(name, fitted) for name, fitted in _named(fits)]
+
+
+def labelled_lines(fits: Sequence[CurveFit]) -> list[str]:
+    """The segments of those fits that have several, each under what tells its curve from the others."""
+    return [f"{name}: {line[_LABEL:]}" for name, fitted in _named(fits) for line in segment_lines(fitted)]
 
 
 def labelled_notes(fits: Sequence[CurveFit]) -> list[str]:
     """All notes of several fits, each under what tells its curve from the others."""
+    return [f"{name}: {clean(note, 400)}" for name, fitted in _named(fits) for note in fitted.notes]
+
+
+def _named(fits: Sequence[CurveFit]) -> list[tuple[str, CurveFit]]:
     names = labels([fitted.curve for fitted in fits])
-    return [f"{name}: {clean(note, 400)}" for name, fitted in zip(names, fits, strict=True) for note in fitted.notes]
+    return [(name or clean(fitted.curve.key.op), fitted) for name, fitted in zip(names, fits, strict=True)]
 
 
 def fits_table(fits: Sequence[CurveFit]) -> Table:
@@ -199,8 +235,10 @@ def fits_table(fits: Sequence[CurveFit]) -> Table:
 
 def fits_note(fits: Iterable[CurveFit]) -> str:
     """What the columns of `fits_table` hold, and which interval it is."""
+    over = interval_words([fitted.runs for fitted in fits])
     return (
-        f"B is algorithm bandwidth, bus B = B x bus factor; ±: 95 % interval {interval_words([f.runs for f in fits])}"
+        "alpha is the first segment's, B the last one's; B is algorithm bandwidth, bus B = B x bus factor; "
+        f"switch: where another line begins; ±: 95 % interval {over}"
     )
 
 
@@ -241,6 +279,11 @@ def _half_width(estimate: Estimate, show: Callable[[float], str]) -> str:
 def _bounds(estimate: Estimate, show: Callable[[float], str]) -> list[str]:
     bounds = ((">=", estimate.lower), ("<=", estimate.upper))
     return [f"{sign} {show(bound)}" for sign, bound in bounds if bound is not None]
+
+
+def _count(point: Point) -> str:
+    """Elements of the message, unknown where the data type is."""
+    return _NOTHING if point.dtype == UNKNOWN else str(point.bytes // point.itemsize)
 
 
 def _percent(width: float) -> str:

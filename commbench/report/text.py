@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from commbench.analyze.setting import Setting
 from commbench.analyze.summary import Curve
-from commbench.spec import Point
+from commbench.spec import UNKNOWN, Point
 
 SEPARATOR = " · "
 _LONGEST = 120
@@ -29,34 +29,32 @@ def clean(value: object, longest: int = _LONGEST) -> str:
 
 
 def header_lines(curve: Curve) -> list[str]:
-    """Three lines above a table: what and on which ranks, through which library on what, and how."""
+    """Lines above a table: what and on which ranks, through which library on what, and how, as far as known."""
     key, setting = curve.key, curve.setting
     proven = ", ".join(dict.fromkeys(clean(p.proven_path) for p in curve.points if p.proven_path))
     proof = f"proven {proven}" if proven else "not proven"
-    return [
-        *what_and_where(key, setting),
-        SEPARATOR.join((*words(key, ("mode", "cache", "in_place", "path")), proof)),
-    ]
+    how = words(key, ("mode", "cache", "in_place", "path"))
+    line = SEPARATOR.join(filter(None, (*how, proof if how or proven else "")))
+    return [*what_and_where(key, setting), *filter(None, [line])]
 
 
 def what_and_where(key: Point, setting: Setting) -> list[str]:
     """The first two of `header_lines`."""
     operation = " ".join(words(key, ("op", "redop", "root", "variant")))
-    library = ", ".join(filter(None, (clean(key.backend), clean(setting.library))))
     hosts = ranks_and_hosts(key.ranks, setting.hosts)
     if key.backend in _ONE_PROCESS:
         hosts = hosts.partition(" on ")[2]
-    return [
-        SEPARATOR.join(filter(None, (operation, clean(key.dtype), hosts))),
-        SEPARATOR.join(filter(None, (f"{library} on {clean(key.device)}", clean(setting.hardware)))),
-    ]
+    library = ", ".join((*words(key, ("backend",)), *filter(None, [clean(setting.library)])))
+    on = " on ".join(filter(None, (library, *words(key, ("device",)))))
+    lines = [(operation, *words(key, ("dtype",)), hosts), (on, clean(setting.hardware), clean(setting.source))]
+    return [line for line in (SEPARATOR.join(filter(None, parts)) for parts in lines) if line]
 
 
 def ranks_and_hosts(ranks: int, hosts: Sequence[str]) -> str:
     """The line "16 ranks on 2 hosts: node1, node2", as far as the file knows."""
-    text = "1 rank" if ranks == 1 else f"{ranks} ranks"
+    text = "1 rank" if ranks == 1 else f"{ranks or 'unknown'} ranks"
     if not hosts:
-        return text
+        return text if ranks else ""
     if len(hosts) == 1:
         return f"{text} on {clean(hosts[0])}"
     shown = hosts if len(hosts) <= _MOST_HOSTS else (hosts[0], "…", hosts[-1])
@@ -72,8 +70,10 @@ def _word(key: Point, name: str) -> str:
     value = getattr(key, name)
     if value is None or value == "":
         return ""
-    if name == "in_place":
-        return "in place" if value else "out of place"
+    if value == UNKNOWN:
+        return "unknown operation" if name == "op" else ""
+    if name == "in_place":  # who does not say how it was measured has not said this either
+        return "in place" if value else "" if key.mode == UNKNOWN else "out of place"
     if name == "ranks":
         return "" if key.backend in _ONE_PROCESS else ranks_and_hosts(value, ())
     if name == "variant":
@@ -84,7 +84,8 @@ def _word(key: Point, name: str) -> str:
 def setting_words(setting: Setting) -> list[str]:
     """A setting in words: library, hosts, hardware, environment, as far as they are known."""
     hosts = ranks_and_hosts(1, setting.hosts).removeprefix("1 rank on ") if setting.hosts else ""
-    return [clean(word, 60) for word in (setting.library, hosts, setting.hardware, *setting.environment) if word]
+    known = (setting.library, hosts, setting.hardware, *setting.environment, setting.source)
+    return [clean(word, 60) for word in known if word]
 
 
 def labels(curves: Sequence[Curve]) -> list[str]:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import pytest
 
+from commbench.measure.devices import nvidia_gpus
 from tests import doubles
 from tests.launching import (
     HERE,
@@ -160,3 +161,13 @@ def test_what_torch_puts_around_nccl_is_right_as_far_as_gloo_can_show(bench: Ben
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_the_emulated_back_end_keeps_the_contract(bench: Bench, ranks: int) -> None:
     assert answers(bench, "emulated", ranks) == (EMULATED_POINTS, [])
+
+
+needs_gpu = pytest.mark.skipif(not nvidia_gpus(), reason="no NVIDIA GPU here: the doubles above stand in")
+
+
+@needs_gpu
+@pytest.mark.parametrize("backend", ["nccl", "torch-nccl"])
+def test_a_real_gpu_gives_the_same_answers(bench: Bench, backend: str) -> None:
+    done = answers(bench, backend, len(nvidia_gpus()))
+    assert done[1] == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from commbench.backends import nccl_library
 from commbench.backends.base import World
 from commbench.backends.nccl_library import dotted, find, settings, share_a_gpu
 from commbench.errors import UnavailableError
+from tests import doubles
 
 
 @pytest.mark.parametrize(
@@ -40,6 +43,30 @@ def test_the_file_asked_for_is_taken_and_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="no such file") as caught:
         find(str(tmp_path))
     assert "not its folder" in caught.value.hint
+
+
+def test_a_folder_that_may_not_be_entered_is_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Path.is_file would raise; as root, who may enter every folder, the refusal of stat is made up.
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(nccl_library.os, "stat", refuse)
+    with pytest.raises(UnavailableError, match="no such file"):
+        find("/root/secret/libnccl.so.2")
+
+
+@doubles.needs_compiler
+def test_the_file_that_is_measured_is_known_by_any_name(tmp_path: Path) -> None:
+    # Whatever has ncclGetVersion: a library in a file that is not called libnccl.
+    file = tmp_path / "my-build.so"
+    file.write_bytes(doubles.library(doubles.built()).read_bytes())
+    code = (
+        "import ctypes, sys; from commbench.backends.nccl_library import file_of, load\n"
+        f"ctypes.CDLL({str(doubles.built() / 'cuda/libcuda.so.1')!r})\n"
+        "print(file_of(load(sys.argv[1])))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(file)
 
 
 def test_without_any_the_loader_is_asked_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,11 +140,11 @@ BAD_FILES = {
     "missing": (None, "No such file"),
     "empty": (b"", "the file is empty"),
     "binary": (bytes(range(256)) * 40, "not"),
-    "text": (b"hello\n", "not a results file"),
+    "text": (b"hello\n", "not a file we know"),
     "other JSON": (b'{"hello": "world"}\n', "no run in it"),
-    "a list": (b"[1, 2]\n", "not a JSON object"),
+    "a list": (b"[1, 2]\n", "not a file we know"),
     "newer": (b'{"kind":"run","schema":99,"commbench":"9.0"}\n', "schema 99 by commbench 9.0"),
-    "nested": (b"[" * 100_000 + b"\n", "not a results file"),
+    "nested": (b"[" * 100_000 + b"\n", "not a file we know"),
 }
 
 

@@ -101,6 +101,24 @@ def test_on_gpus_auto_takes_nccl_else_nccl_through_a_torch_built_for_cuda(machin
     assert plan(sweep_of(), launcher=None).sweep.backend == "torch-nccl"
 
 
+def test_a_gpu_that_was_asked_for_and_is_not_here_is_no_reason_to_measure_the_host(machine: Machine) -> None:
+    with pytest.raises(UnavailableError, match="--device cuda: no GPU is visible here"):
+        plan(sweep_of(device="cuda"), launcher=None)
+    with pytest.raises(UnavailableError, match="--device cuda: no GPU is visible here"):
+        plan_as_rank(sweep_of(device="cuda"), World(0, 2, 0, 2, "mpi"))
+
+
+def test_mpi_takes_gpus_when_asked_to_and_is_not_asked_about_them_else(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.gpus = ["H100"] * 3
+    found = plan(sweep_of("mpi", device="cuda"), launcher=None, given=frozenset({"device"}))
+    assert (found.sweep.ranks, found.sweep.modes, found.sweep.cache, found.mpi) == (3, ("pipe",), "rotated", MPICH)
+
+    monkeypatch.setattr(planning, "visible_gpus", lambda: pytest.fail("NVML was asked"))
+    assert plan(sweep_of("mpi"), launcher=None).sweep.device == "cpu"
+
+
 def test_what_is_usual_on_gpus_holds_where_nothing_else_was_asked(machine: Machine) -> None:
     machine.gpus, machine.modules = ["H100"] * 2, {"cupy"}
     usual = plan(sweep_of(), launcher=None, given=frozenset()).sweep

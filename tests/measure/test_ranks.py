@@ -73,6 +73,16 @@ def test_slurm_with_pmi_starts_ranks_of_mpi() -> None:
     assert from_environment(SLURM | {"PMIX_RANK": "2"}) == World(2, 4, 0, 0, "mpi")
 
 
+def test_the_place_on_the_node_is_told_by_whoever_knows_it() -> None:
+    # A GPU is chosen by it before MPI_Init, so before the ranks can ask each other.
+    pals = {"PMI_RANK": "5", "PMI_SIZE": "8", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "4"}
+    slurm = SLURM | {"PMI_RANK": "3", "PMI_SIZE": "4", "SLURM_LOCALID": "1"}
+    for environment, rank in ((pals, 5), (slurm, 3)):
+        world = from_environment(environment)
+        assert world is not None
+        assert (world.launcher, world.rank, world.local_rank) == ("mpi", rank, 1)
+
+
 def test_slurm_alone_gives_a_meeting_place_that_all_tasks_find() -> None:
     """Port: 20000 + (31 · job + step) mod 20000 = 20000 + 31003 mod 20000."""
     assert from_environment(SLURM) == World(2, 4, 0, 0, "slurm", "gpu03", 31003)

@@ -118,6 +118,27 @@ def test_bandwidth_that_is_not_identified_has_a_lower_bound_as_well(curve_of: An
     assert set(curve["bandwidth_bytes_per_second"]) == {"value", "low", "high", "upper", "lower"}
 
 
+def test_segments_of_a_switch_have_their_own_estimates(curve_of: Any, record: Any) -> None:
+    sizes = [8 << i for i in range(31)]
+    records = [record(s, 5e-6 + s / 5e9 if s < 1 << 18 else 20e-6 + s / 1e10) for s in sizes]
+
+    [curve] = fit_document([fit_curve(curve_of(records))])["curves"]
+
+    below, above = curve["segments"]
+    assert (below["from_bytes"], below["to_bytes"], above["from_bytes"], above["to_bytes"]) == (
+        8, 128 << 10, 256 << 10, 8 << 30,
+    )  # fmt: skip
+    assert set(below["alpha_seconds"]) == {"value", "low", "high"}
+    assert above["bandwidth_bytes_per_second"] == curve["bandwidth_bytes_per_second"]
+    assert above["alpha_seconds"] == {"value": None, "low": None, "high": None, "upper": pytest.approx(20e-6, rel=1e-3)}
+
+
+def test_a_bus_bandwidth_that_nobody_can_know_is_null(curve_of: Any) -> None:
+    [curve] = fit_document([fit_curve(curve_of(ranks=0))])["curves"]
+
+    assert curve["bus_bandwidth_bytes_per_second"] == {"value": None, "low": None, "high": None, "upper": None}
+
+
 def test_hostile_text_is_escaped_by_json_itself(records_of: Any) -> None:
     evil = "\x1b[2J\u202e\ud800"
     document = show_document(datasets([load(records_of(backend=evil, sizes=[8]))]))

@@ -58,6 +58,16 @@ def test_fits_stand_in_a_table_with_their_notes_below(curve_of: Any) -> None:
 
     text = fits_markdown(fits)
 
-    assert "| curve | alpha(us) | B(GB/s) | bus B | n_1/2 | fit |" in text
-    assert "| mode sync | 5.000 ±0.0% | 10.0 ±0.0% | 15.0 | 48.8K | good |" in text
+    assert "| curve | alpha(us) | B(GB/s) | bus B | n_1/2 | switch | fit |" in text
+    assert "| mode sync | 5.000 ±0.0% | 10.0 ±0.0% | 15.0 | 48.8K | - | good |" in text
     assert "* mode pipe: mode pipe: alpha is the spacing of calls back to back" in text
+
+
+def test_the_lines_of_a_curve_with_a_switch_stand_below_the_table(curve_of: Any, record: Any) -> None:
+    sizes = [8 << i for i in range(31)]
+    records = [record(s, 5e-6 + s / 5e9 if s < 1 << 18 else 20e-6 + s / 1e10) for s in sizes]
+
+    text = fits_markdown([fit_curve(curve_of(records))])
+
+    assert "| 48.8K | 256K | good |" in text
+    assert "* allreduce: 8 to 128K: alpha 5.00 us ±0.0%, B 5.00 GB/s ±0.0%" in text

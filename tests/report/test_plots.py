@@ -69,6 +69,27 @@ def test_the_drawn_points_are_the_medians_and_the_rates_they_give(curve_of: Any)
     assert list(rates.lines[0].get_ydata()[:1]) == pytest.approx([1.5 * 1024 / 11e-6 / 1e9])
 
 
+def test_a_switch_is_a_gap_in_the_line_and_is_named(curve_of: Any, record: Any, tmp_path: Path) -> None:
+    sizes = [8 << i for i in range(31)]
+    curve = curve_of([record(s, 5e-6 + s / 5e9 if s < 1 << 18 else 20e-6 + s / 1e10) for s in sizes])
+
+    [path] = draw([curve], tmp_path / "x", ["svg"])
+    with our_style():
+        times, _ = plots._figure([curve]).axes
+
+    assert {"switch at 256K", "T = 5.00 us + D / 10.0 GB/s, 2 segments"} <= set(texts(path))
+    lines = [line for line in times.lines if len(line.get_xdata()) == 128]
+    assert [(round(line.get_xdata()[0]), round(line.get_xdata()[-1])) for line in lines] == [
+        (8, 128 << 10), (256 << 10, 8 << 30),
+    ]  # fmt: skip
+
+
+def test_without_a_known_factor_the_rates_are_algorithm_bandwidth(curve_of: Any, tmp_path: Path) -> None:
+    [path] = draw([curve_of(ranks=0), curve_of(op="reduce", ranks=0)], tmp_path / "x", ["svg"])
+
+    assert "algorithm bandwidth (GB/s)" in texts(path)
+
+
 def test_many_curves_get_a_picture_an_operation(curve_of: Any, tmp_path: Path) -> None:
     operations = ("allreduce", "allgather", "alltoall")
     curves = [

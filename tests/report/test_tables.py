@@ -121,12 +121,62 @@ def test_rows_measured_and_rows_to_come_stand_in_one_table(record: Any) -> None:
 def test_fit_lines_give_values_with_intervals(curve_of: Any) -> None:
     lines = fit_lines(fit_curve(curve_of(alpha=1e-5, bandwidth=1.024e9, sizes=SIZES)))
 
-    assert lines[:4] == [
+    assert lines[:5] == [
         "alpha   10.0 us [10.0 us, 10.0 us]",
         "B       1.02 GB/s [1.02 GB/s, 1.02 GB/s], bus 1.54 GB/s",
         "n_1/2   10.0K [10.0K, 10.0K]",
+        "rate    half of B from 10.0K on, 90 % of B from 90.0K on",
         "fit     good, 21 sizes, intervals 95 % within one run",
     ]
+
+
+def switched(record: Any) -> list[Any]:
+    """5 us + D/5 GB/s below 256 KiB, 20 us + D/10 GB/s from there."""
+    sizes = [8 << i for i in range(31)]
+    return [record(s, 5e-6 + s / 5e9 if s < 1 << 18 else 20e-6 + s / 1e10) for s in sizes]
+
+
+def test_segments_are_listed_and_counted(curve_of: Any, record: Any) -> None:
+    """Half of 10 GB/s is reached by the switch itself, 90 % at 9 x 20 us x 10 GB/s = 1.8 MB; alpha above is 20 us."""
+    lines = fit_lines(fit_curve(curve_of(switched(record))))
+
+    assert lines[3:6] == [
+        "rate    half of B from 256K on, 90 % of B from 1.72M on",
+        "lines   8 to 128K: alpha 5.00 us ±0.0%, B 5.00 GB/s ±0.0%",
+        "        256K to 8G: alpha <= 20.0 us, B 10.0 GB/s ±0.0%",
+    ]
+    assert lines[6].startswith("fit     good, 2 segments, 31 sizes")
+
+
+def test_a_table_of_fits_names_the_switches_and_lists_the_lines_below(curve_of: Any, record: Any) -> None:
+    fits = [fit_curve(curve_of(switched(record))), fit_curve(curve_of(mode="pipe"))]
+
+    lines = text_of(fits_view(fits)).splitlines()
+
+    [row] = [line for line in lines if line.startswith("mode sync ")]
+    assert row.split() == ["mode", "sync", "5.000", "±0.0%", "10.0", "±0.0%", "15.0", "48.8K", "256K", "good"]
+    assert "mode sync: 8 to 128K: alpha 5.00 us ±0.0%, B 5.00 GB/s ±0.0%" in lines
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_share_of_b_that_only_a_longer_sweep_would_reach_is_marked(curve_of: Any) -> None:
+    """The sweep ends at 256K, 9 n_1/2 is 439K."""
+    lines = fit_lines(fit_curve(curve_of(sizes=[8 << i for i in range(16)])))
+
+    assert "rate    half of B from 48.8K on, 90 % of B from 439K on (beyond the sweep)" in lines
+
+
+def test_of_a_file_that_says_little_no_more_is_shown(curve_of: Any) -> None:
+    unknown = dict.fromkeys(("op", "dtype", "backend", "device", "path", "mode", "cache"), "unknown")
+    curve = curve_of(**unknown, redop=None, ranks=0, in_place=False, sizes=[8, 16])
+    placed = type(curve)(curve.key, curve.points, Setting(source="old/times.csv"))
+
+    lines = text_of(curve_view(placed)).splitlines()
+
+    assert lines[:2] == ["unknown operation", "old/times.csv"]
+    assert lines[4].split()[:2] == ["8", "-"]  # no count without a data type
+    assert "fit     none: unknown operation: a fit needs 4 sizes, there are 2" in lines
+    assert not any("out of place" in line or "not proven" in line for line in lines)
 
 
 def test_what_is_not_identified_is_shown_with_its_bound(curve_of: Any) -> None:

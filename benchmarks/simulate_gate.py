@@ -18,8 +18,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from commbench.analyze import gate_rule
-from commbench.analyze.gate_rule import CONVICT, SUSPECT, Array, Scores
+from commbench.analyze import gate_rule, gate_scores
+from commbench.analyze.gate_rule import CONVICT, SUSPECT
+from commbench.analyze.gate_scores import Array, Scores
 
 SIZES, PAIRS, BY_HAND = 25, 5, 5
 LARGE, ONE = np.arange(SIZES) >= 16, np.arange(SIZES) == 12
@@ -139,8 +140,8 @@ def any_hit(scores: Scores, curves: int = 1) -> npt.NDArray[np.bool_]:
 
 def in_two_looks(ratios: Array, curves: int = 1) -> tuple[npt.NDArray[np.bool_], ...]:
     """(regression, pass, a second look was asked for) of each repetition."""
-    first = gate_rule.scores_of_pairs(ratios[:, :PAIRS])
-    second = gate_rule.scores_of_pairs(ratios)
+    first = gate_scores.scores_of_pairs(ratios[:, :PAIRS])
+    second = gate_scores.scores_of_pairs(ratios)
     again = gate_rule.is_undecided(first)
     regression = again & any_hit(second, curves)
     passed = ~regression & np.where(again, gate_rule.is_equivalent(second), gate_rule.is_equivalent(first))
@@ -178,7 +179,7 @@ def two_files(noise: Noise, slowdown: Array, repetitions: int, spread: float, la
     world = World(noise, repetitions)
     baseline = world.session() + world.launches(launches)
     candidate = world.session() + world.launches(launches) + slowdown
-    return _one_look(gate_rule.scores_of_sides(baseline, candidate, spread), baseline, candidate)
+    return _one_look(gate_scores.scores_of_sides(baseline, candidate, spread), baseline, candidate)
 
 
 def many_sessions(noise: Noise, slowdown: Array, repetitions: int, sessions: int, launches: int = 5) -> Share:
@@ -187,7 +188,7 @@ def many_sessions(noise: Noise, slowdown: Array, repetitions: int, sessions: int
     stored = np.stack([world.session() + world.launches(launches) for _ in range(sessions)], axis=1)
     candidate = world.session() + world.launches(launches) + slowdown
     means = stored.mean(axis=2), candidate.mean(axis=1, keepdims=True)
-    scores = gate_rule.scores_of_sides(*means, fewest=1)
+    scores = gate_scores.scores_of_sides(*means, fewest=1)
     return _one_look(scores, stored[:, -1], candidate)
 
 
@@ -201,10 +202,10 @@ def _one_look(scores: Scores, baseline: Array, candidate: Array) -> Share:
 def found_at_the_smallest_detectable(noise: Noise, repetitions: int) -> tuple[float, float]:
     """(the slowdown of one size that reports name, at half of them; the share of such slowdowns that is found)."""
     quiet = pairs(World(noise, repetitions), PAIRS, NOTHING)
-    seen = gate_rule.detectable(gate_rule.scores_of_pairs(quiet.ratios), SUSPECT)
+    seen = gate_rule.detectable(gate_scores.scores_of_pairs(quiet.ratios), SUSPECT)
     named = float(np.median(seen[:, 12]))
     slow = pairs(World(noise, repetitions, np.random.default_rng(2)), 2 * PAIRS, named * ONE.astype(float))
-    found = gate_rule.hits(gate_rule.scores_of_pairs(slow.ratios), CONVICT)[2][:, 12]
+    found = gate_rule.hits(gate_scores.scores_of_pairs(slow.ratios), CONVICT)[2][:, 12]
     return float(np.expm1(named)), float(np.mean(found & in_two_looks(slow.ratios)[0]))
 
 

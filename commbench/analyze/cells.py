@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from commbench.analyze.gate_rule import Array
+from commbench.analyze.gate_scores import Array
 from commbench.records import UNREAD, Record
 from commbench.results import Results
 from commbench.spec import Point
@@ -138,6 +138,14 @@ def times(baseline: Measured, candidate: Measured, sizes: Sequence[int], form: F
             chosen = met[number][best] if best is not None else {}
             columns[number].append(_over_sessions(chosen) if form == "sessions" else chosen)
     return _matrix(columns[0]), _matrix(columns[1])
+
+
+def runs_of_a_session(side: Measured, size: int) -> int:
+    """The fewest runs that any of a side's sessions has."""
+    count: dict[str, int] = {}
+    for session, _ in side.sound(size):
+        count[session] = count.get(session, 0) + 1
+    return min(count.values(), default=0)
 
 
 def visits(record: Record) -> list[Visit]:

@@ -7,19 +7,19 @@ asked, what needs no statistics (a wrong answer, a hang, a slower path), and wha
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from commbench.analyze import cells, gate_rule
+from commbench.analyze import cells, gate_rule, gate_scores
 from commbench.analyze.cells import Form, Measured, Replicate
 from commbench.analyze.comparable import nearest_difference, noteworthy, unlike
-from commbench.analyze.gate_rule import CONVICT, FEWEST_CELLS, FEWEST_SIZES, SUSPECT, Array, Estimates, Scores
-from commbench.analyze.path_order import worse_path
+from commbench.analyze.gate_faults import crashes, exact_hits
+from commbench.analyze.gate_rule import CONVICT, FEWEST_SIZES, SUSPECT
+from commbench.analyze.gate_scores import FEWEST_CELLS, Array, Estimates, Scores
 from commbench.analyze.verdicts import CurveVerdict, Family, GateReport, Hit, Ratio, Verdict, worst
-from commbench.records import Record
 from commbench.results import Results
 from commbench.spec import Point
 from commbench.units import format_size
@@ -66,10 +66,10 @@ class Comparison:
     @cached_property
     def scores(self) -> Scores:
         if self.form == "pairs":
-            return gate_rule.scores_of_pairs(self._ratios[0])
+            return gate_scores.scores_of_pairs(self._ratios[0])
         baseline, candidate = self._times
         fewest = 1 if self.form == "sessions" else FEWEST_CELLS
-        return gate_rule.scores_of_sides(baseline, candidate, self.spread, fewest=fewest)
+        return gate_scores.scores_of_sides(baseline, candidate, self.spread, fewest=fewest)
 
     def unmatched(self) -> dict[Replicate, list[Point]]:
         """Cells of pairs to measure again: their sides met no state in common, and their sizes lack too many."""
@@ -87,14 +87,14 @@ def compare(baseline: Results, candidate: Results, session_spread: float = SESSI
     spread = 0.0 if form != "runs" or cells.in_one_session(baseline, candidate) else session_spread
     ours, theirs = cells.measured(baseline, form), cells.measured(candidate, form)
     # Of a candidate that crashed, what is missing is the finding.
-    keys = [key for key in ours if key in theirs or _crashes(candidate)]
+    keys = [key for key in ours if key in theirs or crashes(candidate)]
     nothing = Measured({})
     return [Comparison(key, ours[key], theirs.get(key, nothing), form, turns, spread) for key in keys]
 
 
 def undecided(comparison: Comparison, margin: float = gate_rule.MARGIN) -> bool:
     """After the first pairs: whether more would be worth it."""
-    if any(_exact_hits(comparison)) or len(comparison.sizes) < FEWEST_SIZES:
+    if any(exact_hits(comparison.baseline, comparison.candidate)) or len(comparison.sizes) < FEWEST_SIZES:
         return False
     return bool(gate_rule.is_undecided(comparison.scores, margin))
 
@@ -124,8 +124,8 @@ def judge(
         return GateReport("refused", (), tuple(refusals), margin=margin)
     stages = dict.fromkeys(settled, 1)
     curves = tuple(_judge_curve(one, len(found), stages.get(one.key, 2), margin) for one in found)
-    if crashes := _crashes(candidate):
-        hit = Hit("hang", "the launch", None, Ratio(None), text=crashes[0])
+    if broken := crashes(candidate):
+        hit = Hit("hang", "the launch", None, Ratio(None), text=broken[0])
         curves = tuple(replace(one, verdict="regression", hits=(*one.hits, hit), reasons=()) for one in curves)
     spread = next((one.spread for one in found if one.spread), None)
     return GateReport(
@@ -143,8 +143,8 @@ def _refusals(baseline: Results, candidate: Results, found: Sequence[Comparison]
     if launches[0] & launches[1]:
         yield "both files hold the same launches: nothing was measured twice"
         return
-    if crashes := _crashes(baseline):
-        yield f"the baseline is bad: a launch of it failed: {crashes[0]}"
+    if broken := crashes(baseline):
+        yield f"the baseline is bad: a launch of it failed: {broken[0]}"
         return
     if not found:
         a, b = (list(cells.measured(side, "runs")) for side in (baseline, candidate))
@@ -157,16 +157,6 @@ def _refusals(baseline: Results, candidate: Results, found: Sequence[Comparison]
         for change in unlike(baseline, candidate):
             ours, theirs = change.values
             yield f"the two sides ask different questions: {change.fact} is {ours} and {theirs}"
-
-
-def _crashes(side: Results) -> list[str]:
-    """Why launches ended that no record tells of: a rank 0 that died writes none."""
-    told = {record.launch for record in side.records if record.status != "ok"}
-    return [
-        str(end.get("reason") or "no reason given")
-        for end in side.ends
-        if end.get("status") == "failed" and end.get("fault") and end.get("launch") not in told
-    ]
 
 
 def _remarks(baseline: Results, candidate: Results, found: Sequence[Comparison]) -> Iterator[str]:
@@ -182,7 +172,7 @@ def _remarks(baseline: Results, candidate: Results, found: Sequence[Comparison])
 
 
 def _judge_curve(one: Comparison, curves: int, stage: int, margin: float) -> CurveVerdict:
-    exact = tuple(_exact_hits(one))
+    exact = tuple(exact_hits(one.baseline, one.candidate))
     complaint = _complaint(one)
     if exact or complaint:
         verdict: Verdict = "regression" if exact else "refused"
@@ -226,9 +216,9 @@ def _judge_by_rule(one: Comparison, curves: int, stage: int, margin: float) -> C
         verdict=verdict,
         stage=stage,
         level=_ratio(scores.level, 0),
-        bands=tuple(_band(one, scores, number) for number in range(gate_rule.BANDS)) if len(counted) else (),
+        bands=tuple(_band(one, scores, number) for number in range(gate_scores.BANDS)) if len(counted) else (),
         hits=hits,
-        improvements=tuple(_hits(one, gate_rule.faster(scores), curves, -1.0)),
+        improvements=tuple(_hits(one, scores.reversed(), curves, -1.0)),
         smallest_detectable=math.exp(counted.max()) if len(counted) else None,
         typical=math.exp(float(np.median(counted))) if len(counted) else None,
         pairs=one.replicates,
@@ -245,39 +235,18 @@ def _complaint(one: Comparison) -> str:
         first = bad[0]
         what = "a wrong answer" if first.check == "wrong" else first.status
         return f"the baseline is bad: {what} at {format_size(first.point.bytes)}: {first.reason}"
+    if one.key.ranks == 1:
+        return "on 1 rank nothing travels, so there is nothing to compare"
     if len(one.sizes) < FEWEST_SIZES:
         return f"{len(one.sizes)} sizes in common, at least {FEWEST_SIZES} are needed"
     if one.replicates < FEWEST_CELLS:
         form = one.form if one.replicates != 1 else one.form.removesuffix("s")
         return f"{one.replicates} {form}, at least {FEWEST_CELLS} are needed"
+    if one.form == "sessions":
+        ours, theirs = (cells.runs_of_a_session(side, one.sizes[0]) for side in (one.baseline, one.candidate))
+        if theirs < ours:
+            return f"a session of the candidate has {theirs} runs, those of the baseline have {ours}: --runs {ours}"
     return ""
-
-
-def _exact_hits(one: Comparison) -> Iterator[Hit]:
-    """What needs no statistics, at sizes where the baseline is clean."""
-    for size, group in sorted(one.candidate.records.items()):
-        ours = one.baseline.records.get(size, {}).values()
-        if not ours or not all(cells.is_sound(record) for record in ours):
-            continue
-        for family, text in _faults(group):
-            yield Hit(family, format_size(size), (size, size), Ratio(None), text=text)
-        if worse := worse_path(_proven(ours), _proven(group.values())):
-            yield Hit("path", format_size(size), (size, size), Ratio(None), text=worse)
-
-
-def _faults(group: Mapping[Replicate, Record]) -> Iterator[tuple[Family, str]]:
-    wrong = [record for record in group.values() if record.check == "wrong"]
-    failed = [record for record in group.values() if record.status != "ok" and record.check != "wrong"]
-    for kind, records in (("wrong", wrong), ("hang", failed)):
-        if records:
-            times = f" (in {len(records)} of {len(group)} launches)" if len(group) > 1 else ""
-            name: Family = "wrong" if kind == "wrong" else "hang"
-            what = "wrong answer" if name == "wrong" else records[0].status
-            yield name, f"{what}: {records[0].reason or 'no reason given'}{times}"
-
-
-def _proven(records: Iterable[Record]) -> list[str]:
-    return [record.proven_path for record in records if record.proven_path]
 
 
 def _hits(one: Comparison, scores: Scores, curves: int, sign: float) -> Iterator[Hit]:

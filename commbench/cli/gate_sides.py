@@ -15,7 +15,8 @@ from typing import Any
 import typer
 
 from commbench.analyze.comparable import nearest_difference
-from commbench.analyze.gate_rule import FEWEST_CELLS, more_pairs
+from commbench.analyze.gate_rule import more_pairs
+from commbench.analyze.gate_scores import FEWEST_CELLS
 from commbench.analyze.verdicts import GateReport
 from commbench.backends import about
 from commbench.cli.gating import judged

@@ -264,6 +264,25 @@ def test_seven_sizes_are_too_few() -> None:
     assert the_curve(report).reasons == ("7 sizes in common, at least 8 are needed",)
 
 
+def test_one_rank_is_refused_since_nothing_travels() -> None:
+    world = World()
+    report = judge(world.side("a", ranks=1), world.side("b", ranks=1))
+
+    assert "nothing travels" in the_curve(report).reasons[0]
+
+
+def test_a_time_that_is_none_counts_at_no_size() -> None:
+    def zero(record: Record) -> Record:
+        assert record.seconds is not None
+        return replace(record, seconds=replace(record.seconds, median=0.0)) if record.point.bytes < 64 else record
+
+    world = World()
+    report = judge(world.side("a", pairs=8), world.side("b", pairs=8, changed=zero))
+
+    assert report.verdict == "pass"
+    assert the_curve(report).sizes == len(POWERS) - 3
+
+
 def test_a_file_is_not_its_own_baseline() -> None:
     baseline, _ = World().sides()
     report = judge(baseline, baseline)
@@ -394,6 +413,14 @@ def test_four_sessions_of_a_baseline_show_their_own_spread() -> None:
     curve = the_curve(judge(stored, candidate))
 
     assert (curve.replicates, curve.pairs, curve.verdict) == ("sessions", 4, "regression")
+
+
+def test_a_session_of_fewer_runs_is_no_session_like_the_others() -> None:
+    world = World(session=0.0, run=0.003, within=0.003)
+    stored = world.side("a", pairs=8, header={"pair": None, "session": lambda number: f"day{number % 4}"})
+    curve = the_curve(judge(stored, world.side("b", pairs=1, header={"pair": None, "session": "today"})))
+
+    assert curve.reasons == ("a session of the candidate has 1 runs, those of the baseline have 2: --runs 2",)
 
 
 # -- several curves ------------------------------------------------------------------------------------------------

@@ -175,7 +175,7 @@ def _values(point: PointSummary) -> list[list[int]]:
 
 
 def _by_run(points: Sequence[PointSummary]) -> list[dict[int, float]]:
-    """Per run its medians: bytes -> seconds."""
+    """Per run its medians: bytes -> seconds, ascending."""
     runs: dict[int, dict[int, float]] = {}
     for point in points:
         for run, seconds in point.by_run:
@@ -185,12 +185,11 @@ def _by_run(points: Sequence[PointSummary]) -> list[dict[int, float]]:
 
 def _is_systematic(lines: Piecewise, by_run: Sequence[dict[int, float]]) -> bool:
     """Whether the residuals are more than noise, and large enough to matter."""
-    sizes = lines.sizes.tolist()
     if sorted(np.abs(lines.residuals))[-1 - _FEW] < _OFF:
         return False
     if signs_probability(lines.residuals.tolist()) < _UNLIKELY or has_bump(lines.residuals, lines.scale):
         return True
-    full = [[run[size] for size in sizes] for run in by_run if len(run) == len(sizes)]
+    full = [list(run.values()) for run in by_run if len(run) == len(lines.sizes)]
     parameters = 2 * len(lines.theta)
     return len(full) > 1 and pure_error_probability(lines.residuals, np.log(full), parameters) < _UNLIKELY
 

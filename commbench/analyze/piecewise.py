@@ -69,13 +69,12 @@ class Piecewise:
         freedom: sizes less parameters.
     """
 
-    def __init__(self, sizes: Vector, seconds: Vector, breaks: Sequence[int] = (), theta: Vector | None = None) -> None:
-        """Climb from `theta` where that is known, else from each segment's own plateau and slope."""
+    def __init__(self, sizes: Vector, seconds: Vector, breaks: Sequence[int] = ()) -> None:
         self.sizes, self.breaks = sizes, tuple(breaks)
         self._sizes, self._seconds = np.log(sizes), np.log(seconds)
         self._lengths = [after - before for before, after in pairwise((0, *breaks, len(sizes)))]
         rows = Rows.of([(self._sizes, self._seconds, self._lengths)])
-        begun = starts(self._sizes, self._seconds, Cuts.of(len(sizes), [self.breaks])) if theta is None else theta
+        begun = starts(self._sizes, self._seconds, Cuts.of(len(sizes), [self.breaks]))
         _, residual = rows.seen_from(begun)
         scale = np.array([max(float(np.median(np.abs(residual))), SCALE_FLOOR)])
         peak = climb(rows, begun, scale)

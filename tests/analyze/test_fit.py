@@ -4,10 +4,13 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from commbench.analyze.fit import fit_curve, fit_curves
-from commbench.analyze.summary import Curve
+from commbench.analyze.summary import Curve, curves, points
 from commbench.errors import CannotTellError
+from tests.conftest import record_of
 
 ALPHA, BANDWIDTH = 5e-6, 1e10  # n_1/2 = 50 kB
 
@@ -401,3 +404,25 @@ def test_nonsense_gives_finite_numbers_or_bounds_and_never_a_crash(curve_of: Any
     for estimate in (fitted.alpha, fitted.bandwidth, fitted.n_half):
         values = (estimate.value, estimate.low, estimate.high, estimate.upper, estimate.lower)
         assert all(value is None or (math.isfinite(value) and value > 0) for value in values)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 1 << 60), st.sampled_from([1e-12, 1e-6, 1e-5, 1.0, 1e9]) | st.floats(1e-12, 1e9)),
+        min_size=4,
+        max_size=24,
+        unique_by=lambda row: row[0],
+    ),
+    st.sampled_from([None, 1, 2, 3]),
+)
+def test_whatever_a_file_holds_a_fit_is_finite_or_refused_in_words(
+    rows: list[tuple[int, float]], segments: int
+) -> None:
+    [curve] = curves(points([record_of(size, seconds) for size, seconds in rows]))
+    try:
+        fitted = fit_curve(curve, segments)
+    except CannotTellError:
+        return
+    for estimate in (fitted.alpha, fitted.bandwidth, fitted.n_half, *(s.alpha for s in fitted.segments)):
+        known = (estimate.value, estimate.low, estimate.high, estimate.upper, estimate.lower)
+        assert all(value is None or 0 <= value < math.inf for value in known)

@@ -27,7 +27,7 @@ from commbench.units import format_size
 SESSION_SPREAD = 0.02
 # A size where not even this slowdown of its own would have been seen is not looked at, and of those at most so many.
 _BLIND, _MOST_BLIND = math.log(1.5), 0.2
-_MOST_PAIRS = 1000
+_MOST_PAIRS = 100
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from commbench.units import format_size
 SESSION_SPREAD = 0.02
 # A size where not even this slowdown of its own would have been seen is not looked at, and of those at most so many.
 _BLIND, _MOST_BLIND = math.log(1.5), 0.2
-_MOST_PAIRS = 1000
+_MOST_PAIRS = 100
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,8 @@ def judge(
     if broken := crashes(candidate):
         hit = Hit("hang", "the launch", None, Ratio(None), text=broken[0])
         curves = tuple(replace(one, verdict="regression", hits=(*one.hits, hit), reasons=()) for one in curves)
-    spread = next((one.spread for one in found if one.spread), None)
+    judged = any(curve.level.value is not None for curve in curves)
+    spread = next((one.spread for one in found if one.spread and judged), None)
     return GateReport(
         worst(curve.verdict for curve in curves),
         curves,
@@ -139,8 +140,7 @@ def judge(
 
 
 def _refusals(baseline: Results, candidate: Results, found: Sequence[Comparison]) -> Iterator[str]:
-    launches = [{str(run.get("launch") or "") for run in side.runs} - {""} for side in (baseline, candidate)]
-    if launches[0] & launches[1]:
+    if _timed(baseline) & _timed(candidate):
         yield "both files hold the same launches: nothing was measured twice"
         return
     if broken := crashes(baseline):
@@ -157,6 +157,11 @@ def _refusals(baseline: Results, candidate: Results, found: Sequence[Comparison]
         for change in unlike(baseline, candidate):
             ours, theirs = change.values
             yield f"the two sides ask different questions: {change.fact} is {ours} and {theirs}"
+
+
+def _timed(side: Results) -> set[tuple[object, ...]]:
+    """What was measured in which launch; tables from elsewhere number theirs alike, so the times must agree too."""
+    return {(r.launch, r.run, r.point, r.seconds.median, r.samples) for r in side.records if r.seconds is not None}
 
 
 def _remarks(baseline: Results, candidate: Results, found: Sequence[Comparison]) -> Iterator[str]:

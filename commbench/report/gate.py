@@ -105,6 +105,8 @@ def _curve_lines(curve: CurveVerdict) -> Iterator[Line]:
     if curve.pairs_needed is not None:
         half = -(-curve.pairs_needed // 2)
         yield "more", f"about {curve.pairs_needed} pairs would decide, {curve.pairs} were measured: --pairs {half}"
+    elif curve.verdict == "inconclusive" and curve.level.value is not None and curve.replicates == "pairs":
+        yield "more", "not even 100 pairs would decide: quieten the machine, or allow a larger --margin"
 
 
 def _hit_lines(label: str, hits: Sequence[Hit]) -> Iterator[Line]:

@@ -96,6 +96,12 @@ def test_what_cannot_be_told_says_how_many_pairs_would_decide(key: Any) -> None:
     assert lines["more"] == "about 23 pairs would decide, 10 were measured: --pairs 12"
 
 
+def test_what_no_number_of_pairs_decides_needs_another_machine(key: Any) -> None:
+    one = verdict(key, verdict="inconclusive", stage=2)
+
+    assert "quieten the machine" in dict(curve_lines(one))["more"]
+
+
 def test_a_refusal_without_curves_is_its_reasons() -> None:
     assert shown(GateReport("refused", (), ("mode is sync and pipe",))) == "refused\nwhy     mode is sync and pipe"
 

@@ -81,6 +81,16 @@ def test_a_rank_a_gpu_in_the_way_that_is_usual_there(bench: Bench, tmp_path: Pat
         assert record["how"]["slices"] > 1
 
 
+@needs_mpich
+def test_mpi4pys_own_methods_take_cupys_arrays_too(bench: Bench, tmp_path: Path) -> None:
+    options = ("--op", "all", "--in-place", "both", "--loop", "python", "--cache", "hot", *ON_GPUS)
+    done = sweep(bench, *options, aware=True)
+    assert done.code == 0, done.err
+    records = records_of(tmp_path / "it.jsonl")
+    assert {(record["how"]["loop"], record["check"]) for record in records} == {("python", "ok")}
+    assert len({record["op"] for record in records}) == 11
+
+
 @pytest.mark.parametrize("at", MPIS)
 def test_staged_works_with_any_mpi_and_its_points_say_so(bench: Bench, tmp_path: Path, at: Environment) -> None:
     done = sweep(bench, "--op", "allreduce,p2p", "--mode", "sync", "--staged", *ON_GPUS, at=at)

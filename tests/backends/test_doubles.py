@@ -214,7 +214,7 @@ def test_a_send_and_a_receive_of_different_counts_fail_on_both_sides(tmp_path: P
 
 
 def test_two_sends_outside_a_group_wait_for_each_other(tmp_path: Path) -> None:
-    for codes in play("deadlock", 2, tmp_path, patience=0.3):
+    for codes in play("deadlock", 2, tmp_path, patience=2):
         assert codes[:3] == [6, 6, 6]
         assert "does not answer" in codes[3] or "left" in codes[3]
 

@@ -10,6 +10,7 @@ every line and nothing else, measured in the same run: the ratio says more than 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import subprocess
 import sys
@@ -20,6 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
+from commbench.analyze.datasets import curves_of, datasets
+from commbench.analyze.fit import fit_curve
+from commbench.importers import load
 from commbench.measure.machine import node_facts
 from commbench.records import Record, Seconds
 from commbench.results import SCHEMA, dump_line
@@ -119,6 +123,19 @@ def row(what: str, count: int, of: str, spent: Cost, reference: Cost | None = No
     return f"| {what} | {spent.wall:.1f} s | {unit} / {of} | {ratio} | {spent.memory / 1e6:.0f} MB |"
 
 
+def one_fit(folder: Path) -> str:
+    """The row of one fit over three runs, without reading: the fastest of twenty, since others use the machine too."""
+    file = folder / "one.jsonl"
+    write_results(file, 1, 3, sys.maxsize)
+    [curve] = curves_of(datasets([load(file)]))
+    fastest = math.inf
+    for _ in range(20):
+        begun = time.process_time()
+        fit_curve(curve)
+        fastest = min(fastest, time.process_time() - begun)
+    return f"| one fit of 31 sizes over 3 runs, without reading | | {1e3 * fastest:.1f} ms at best | | |"
+
+
 def measure(folder: Path, records: int, curves: int) -> list[str]:
     """The rows of the table."""
     python = sys.executable
@@ -134,6 +151,7 @@ def measure(folder: Path, records: int, curves: int) -> list[str]:
     table = folder / "large.csv"
     count = write_csv(table, records)
     rows.append(row(f"commbench: CSV of {count:,} rows", count, "row", cost([python, "-c", LOAD, str(table)])))
+    rows.append(one_fit(folder))
     for runs in (1, 3):
         many = folder / f"many{runs}.jsonl"
         write_results(many, curves, runs, sys.maxsize)

@@ -10,6 +10,7 @@ every line and nothing else, measured in the same run: the ratio says more than 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import subprocess
 import sys
@@ -20,14 +21,27 @@ from pathlib import Path
 
 import numpy as np
 
+from commbench.analyze.datasets import curves_of, datasets
+from commbench.analyze.fit import fit_curve
+from commbench.importers import load
 from commbench.measure.machine import node_facts
 from commbench.records import Record, Seconds
 from commbench.results import SCHEMA, dump_line
 from commbench.spec import Point
 
 SIZES = tuple(8 << i for i in range(31))
-JSON_ALONE = "import json, sys\nfor line in open(sys.argv[1]): json.loads(line)"
-LOAD = "import sys\nfrom commbench.importers import load\nload(sys.argv[1])"
+# What is timed in a process of its own, without its start and its end.
+TIMED = """
+import json, os, sys, time
+from commbench.importers import load
+def alone(path):
+    for line in open(path):
+        json.loads(line)
+begun = time.monotonic(), time.process_time()
+kept = {work}(sys.argv[1])
+print(time.monotonic() - begun[0], time.process_time() - begun[1], flush=True)
+os._exit(0)
+"""
 
 
 @dataclass(frozen=True)
@@ -102,14 +116,23 @@ def write_csv(path: Path, rows: int) -> int:
     return rows
 
 
-def cost(words: list[str]) -> Cost:
-    """Run a program and see what it took."""
+def cost(words: list[str], *, timed: bool = False) -> Cost:
+    """Run a program and see what it took; `timed` ones say themselves how long their work took."""
     begun = time.monotonic()
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(words, stdout=subprocess.PIPE if timed else subprocess.DEVNULL, text=True)
+    said = process.stdout.read() if process.stdout else ""
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         sys.exit(f"{' '.join(words)} failed")
-    return Cost(time.monotonic() - begun, usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10)
+    memory = usage.ru_maxrss << 10
+    if timed:
+        wall, processor = map(float, said.split())
+        return Cost(wall, processor, memory)
+    return Cost(time.monotonic() - begun, usage.ru_utime + usage.ru_stime, memory)
+
+
+def reading(work: str, path: Path) -> Cost:
+    return cost([sys.executable, "-c", TIMED.format(work=work), str(path)], timed=True)
 
 
 def row(what: str, count: int, of: str, spent: Cost, reference: Cost | None = None) -> str:
@@ -119,25 +142,38 @@ def row(what: str, count: int, of: str, spent: Cost, reference: Cost | None = No
     return f"| {what} | {spent.wall:.1f} s | {unit} / {of} | {ratio} | {spent.memory / 1e6:.0f} MB |"
 
 
+def one_fit(folder: Path) -> str:
+    """The row of one fit over three runs, without reading: the fastest of twenty, since others use the machine too."""
+    file = folder / "one.jsonl"
+    write_results(file, 1, 3, sys.maxsize)
+    [curve] = curves_of(datasets([load(file)]))
+    fastest = math.inf
+    for _ in range(20):
+        begun = time.process_time()
+        fit_curve(curve)
+        fastest = min(fastest, time.process_time() - begun)
+    return f"| one fit of 31 sizes over 3 runs, without reading | | {1e3 * fastest:.1f} ms at best | | |"
+
+
 def measure(folder: Path, records: int, curves: int) -> list[str]:
     """The rows of the table."""
-    python = sys.executable
     rows = ["| | wall | processor | / json.loads alone | memory |", "|---|---|---|---|---|"]
     large = folder / "large.jsonl"
     count = write_results(large, curves, -(-records // (curves * len(SIZES))), records)
-    reference = cost([python, "-c", JSON_ALONE, str(large)])
+    reference = reading("alone", large)
     rows += [
         row(f"json.loads of {count:,} lines, nothing kept", count, "record", reference),
-        row(f"commbench: {count:,} records", count, "record", cost([python, "-c", LOAD, str(large)]), reference),
+        row(f"commbench: {count:,} records", count, "record", reading("load", large), reference),
     ]
     large.unlink()
     table = folder / "large.csv"
     count = write_csv(table, records)
-    rows.append(row(f"commbench: CSV of {count:,} rows", count, "row", cost([python, "-c", LOAD, str(table)])))
+    rows.append(row(f"commbench: CSV of {count:,} rows", count, "row", reading("load", table)))
+    rows.append(one_fit(folder))
     for runs in (1, 3):
         many = folder / f"many{runs}.jsonl"
         write_results(many, curves, runs, sys.maxsize)
-        spent = cost([python, "-m", "commbench", "fit", str(many), "--json"])
+        spent = cost([sys.executable, "-m", "commbench", "fit", str(many), "--json"])
         what = f"`commbench fit`: {curves:,} curves of 31 sizes, {runs} run{'s' * (runs > 1)}"
         rows.append(row(what, curves, "curve", spent))
     return rows

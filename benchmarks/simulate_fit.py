@@ -4,8 +4,7 @@
 
 Every curve goes the whole way from records to `fit_curve`. A time is the model's, times lognormal noise, times an
 outlier's factor here and there, times a factor common to all sizes of a run. Beside it stand ordinary least squares
-of T on D, one line for every curve, and other prices of a break. Seeded: the same arguments give the same table,
-but for the speed in its last line.
+of T on D, one line for every curve, and other prices of a break. Seeded: the same arguments give the same table.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -285,13 +283,6 @@ def _judgements(count: int, seed: int) -> Iterator[str]:
         f"at {format_size(SIZES[11])}, alpha at most the bound in {_percent(high)} of those that begin at "
         f"{format_size(SIZES[14])}.\n"
     )
-    drawn = list(draw(switched, Noise(runs=3), 20, seed))
-    fastest = math.inf
-    for curve in drawn:
-        begun = time.process_time()
-        fit_curve(curve)
-        fastest = min(fastest, time.process_time() - begun)
-    yield f"One fit of such a curve over three runs takes {1e3 * fastest:.1f} ms here at best."
 
 
 def _says(word: str) -> Callable[[CurveFit], bool]:

@@ -147,6 +147,12 @@ class Capabilities:
     usual: Mapping[str, Any] = field(default_factory=dict)
 
 
+ANY_TYPE = frozenset(DTYPES)
+ANY_REDUCTION: Mapping[str, frozenset[str]] = dict.fromkeys(REDUCTIONS, ANY_TYPE) | {
+    "avg": frozenset(name for name in DTYPES if "float" in name)
+}
+"""What a library has that reduces every type, and averages those with a fraction."""
+
 USUAL_ON_GPUS: Mapping[str, Any] = {"modes": ("pipe",), "cache": "rotated", "max_bytes": 1 << 30}
 """Fields of a sweep whose usual value on GPUs is another: those of nccl-tests, so that the numbers compare."""
 

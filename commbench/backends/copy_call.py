@@ -151,7 +151,7 @@ class CopyCall:
                 f"CUDA driver error {code} in a copy from {self.track.source} to {self.track.target}",
                 "dmesg may hold an Xid of the GPU",
             )
-        gpu.wait(_no_watch)
+        gpu.wait()
         if self.by_host:
             out[:] = host
         else:
@@ -233,7 +233,3 @@ class _Fixed:
 
     def __call__(self, start: int, stride: int, _every: int) -> int:
         return start + self.slice * stride
-
-
-def _no_watch() -> None:
-    pass

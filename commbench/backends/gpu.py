@@ -195,6 +195,11 @@ class Gpu:
         self._expect(self.driver.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)), "cuMemGetInfo")
         return max(free.value - _MARGIN, 0) // self.sharing
 
+    def shortage(self, size: int) -> str:
+        """Why `size` bytes cannot be allocated, "" when they can."""
+        room = self.room()
+        return f"needs {size >> 20}M of GPU memory, {room >> 20}M are free" if size > room else ""
+
     @property
     def cache_bytes(self) -> int:
         """The L2 cache."""
@@ -206,7 +211,7 @@ class Gpu:
 
     # -- time --
 
-    def wait(self, watch: Callable[[], None]) -> None:
+    def wait(self, watch: Callable[[], None] = lambda: None) -> None:
         """Wait until the stream has done all it was given; `watch` is called meanwhile and may raise."""
         start = time.perf_counter()
         query, stream = self.driver.cuStreamQuery, ctypes.c_void_p(self.stream)
@@ -237,7 +242,7 @@ class Gpu:
         gaps = np.empty((4, _MOST_EVENTS))
         for row in gaps:
             pair(row)
-            self.wait(_no_watch)
+            self.wait()
             self.elapsed(row)
         step = smallest_step(gaps.ravel())
         return Calibration("cuda events", step, float(np.median(gaps)), shortest=_ENOUGH_STEPS * step)
@@ -293,7 +298,3 @@ def smallest_step(values: Samples) -> float:
 def dotted(version: int) -> str:
     """CUDA's 12040 as "12.4"."""
     return f"{version // 1000}.{version % 1000 // 10}"
-
-
-def _no_watch() -> None:
-    pass

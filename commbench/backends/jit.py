@@ -62,6 +62,34 @@ def _now(clock: int, spec: Any) -> int:
 
 
 @njit(
+    "Tuple((int64, int64))(int64, int64, int64[::1], int64[:, :, ::1], int64[::1], int64[:, ::1], int64)",
+    nogil=True,
+    cache=True,
+    inline="always",
+)
+def _batch(
+    code: int, depth: int, functions: Any, a: Any, tail_functions: Any, c: Any, position: int
+) -> tuple[int, int]:
+    """What lies between two readings of a clock: `depth` calls, each on the next row, and the tail."""
+    for _ in range(depth):
+        p = position
+        position += 1
+        if position == a.shape[0]:
+            position = 0
+        for k in range(functions.shape[0]):
+            code |= _call(
+                functions[k], a[p, k, 0], a[p, k, 1], a[p, k, 2], a[p, k, 3], a[p, k, 4], a[p, k, 5],
+                a[p, k, 6], a[p, k, 7], a[p, k, 8], a[p, k, 9], a[p, k, 10], a[p, k, 11],
+            )  # fmt: skip
+    for k in range(tail_functions.shape[0]):
+        code |= _call(
+            tail_functions[k], c[k, 0], c[k, 1], c[k, 2], c[k, 3], c[k, 4], c[k, 5],
+            c[k, 6], c[k, 7], c[k, 8], c[k, 9], c[k, 10], c[k, 11],
+        )  # fmt: skip
+    return code, position
+
+
+@njit(
     "Tuple((int64, int64))(float64[::1], int64, int64, float64, int64, int64, int64[::1],"
     " int64[::1], int64[:, :, ::1], int64[::1], int64[:, ::1], int64)",
     nogil=True,
@@ -73,29 +101,14 @@ def time_loop(
 ) -> tuple[int, int]:  # fmt: skip
     """See `kernels.CompiledLoop.run`: (first error code or 0, next position)."""
     spec = np.zeros(2, np.int64)
-    rows, steps, tails = a.shape[0], functions.shape[0], tail_functions.shape[0]
-    position %= rows
+    position %= a.shape[0]
     for i in range(-lead, out.shape[0]):
         code = 0
         if barrier != 0:
             for _ in range(2):
                 code |= _call(barrier, b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11])
         start = _now(clock, spec)
-        for _ in range(depth):
-            p = position
-            position += 1
-            if position == rows:
-                position = 0
-            for k in range(steps):
-                code |= _call(
-                    functions[k], a[p, k, 0], a[p, k, 1], a[p, k, 2], a[p, k, 3], a[p, k, 4], a[p, k, 5],
-                    a[p, k, 6], a[p, k, 7], a[p, k, 8], a[p, k, 9], a[p, k, 10], a[p, k, 11],
-                )  # fmt: skip
-        for k in range(tails):
-            code |= _call(
-                tail_functions[k], c[k, 0], c[k, 1], c[k, 2], c[k, 3], c[k, 4], c[k, 5],
-                c[k, 6], c[k, 7], c[k, 8], c[k, 9], c[k, 10], c[k, 11],
-            )  # fmt: skip
+        code, position = _batch(code, depth, functions, a, tail_functions, c, position)
         end = _now(clock, spec)
         if code != 0:
             return code, position
@@ -117,30 +130,15 @@ def enqueue_loop(
 ) -> tuple[int, int, int]:  # fmt: skip
     """See `kernels.enqueue`: (first error of a step or 0, first error of the driver or 0, next position)."""
     spec = np.zeros(2, np.int64)
-    rows, steps, tails = a.shape[0], functions.shape[0], tail_functions.shape[0]
     failed, driver = 0, 0
-    position %= rows
+    position %= a.shape[0]
     for i in range(-lead, host.shape[0]):
         if align != 0:
             failed |= _call(align, b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11])
         if i >= 0:
             driver |= _call(record, events[0, i], stream, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
         start = _now(clock, spec)
-        for _ in range(depth):
-            p = position
-            position += 1
-            if position == rows:
-                position = 0
-            for k in range(steps):
-                failed |= _call(
-                    functions[k], a[p, k, 0], a[p, k, 1], a[p, k, 2], a[p, k, 3], a[p, k, 4], a[p, k, 5],
-                    a[p, k, 6], a[p, k, 7], a[p, k, 8], a[p, k, 9], a[p, k, 10], a[p, k, 11],
-                )  # fmt: skip
-        for k in range(tails):
-            failed |= _call(
-                tail_functions[k], c[k, 0], c[k, 1], c[k, 2], c[k, 3], c[k, 4], c[k, 5],
-                c[k, 6], c[k, 7], c[k, 8], c[k, 9], c[k, 10], c[k, 11],
-            )  # fmt: skip
+        failed, position = _batch(failed, depth, functions, a, tail_functions, c, position)
         end = _now(clock, spec)
         if i >= 0:
             host[i] = (end - start) * 1e-9 / depth

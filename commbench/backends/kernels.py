@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -262,12 +262,11 @@ def _choose_cache() -> None:
 @contextmanager
 def _one_compiles() -> Iterator[None]:
     """One process of a machine compiles, the rest wait and read its cache."""
-    folder = os.environ.get("NUMBA_CACHE_DIR")
-    if folder is None:
-        yield
-        return
-    with (Path(folder) / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        if folder := os.environ.get("NUMBA_CACHE_DIR"):
+            with suppress(OSError):  # a folder of the user's that cannot be written to: numba then caches nothing
+                Path(folder).mkdir(parents=True, exist_ok=True)
+                fcntl.flock(stack.enter_context((Path(folder) / "lock").open("w")), fcntl.LOCK_EX)
         yield
 
 

@@ -50,8 +50,7 @@ class MpiCudaBackend(MpiBackend):
         self._host: Any = None
 
     def shortage(self, point: Point) -> str:
-        need, room = self.layout(point).total, self.gpu.room()
-        return f"needs {need >> 20}M of GPU memory, {room >> 20}M are free" if need > room else ""
+        return self.gpu.shortage(self.layout(point).total)
 
     def reserve(self, points: Sequence[Point]) -> None:
         super().reserve(points)

@@ -14,6 +14,7 @@ from typing import Any
 
 from commbench.backends import kernels
 from commbench.backends.base import World
+from commbench.backends.process import mapped_files
 from commbench.errors import LaunchError, UnavailableError
 from commbench.ops import OPERATIONS
 from commbench.spec import THREAD_LEVELS, Point
@@ -178,21 +179,12 @@ def remove_shared_memory() -> None:
     Two megabytes a launch: where a container has 64, MPI would soon find no room and die of a bus error.
     """
     with suppress(OSError):
-        for file in _mapped_files():
+        for file in mapped_files():
             if file.startswith("/dev/shm/mpich_shm_"):  # noqa: S108 - only what this process has mapped
                 Path(file).unlink(missing_ok=True)
 
 
-def _mapped_files() -> list[str]:
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    return list(dict.fromkeys(line.split(maxsplit=5)[-1] for line in lines if "/" in line))
-
-
 def _loaded_library() -> str:
     """The libmpi that mpi4py loaded, from the process' memory map; "" where there is none to read."""
-    try:
-        files = _mapped_files()
-    except OSError:
-        return ""
-    found = [file for file in files if Path(file).name.startswith(("libmpi.", "libmpich.", "libmpi_abi."))]
+    found = [file for file in mapped_files() if Path(file).name.startswith(("libmpi.", "libmpich.", "libmpi_abi."))]
     return found[0] if found else ""

@@ -15,11 +15,9 @@ from commbench.backends.gpu import load_driver
 from commbench.backends.nccl_call import NcclCall, Wiring
 from commbench.backends.nccl_library import DTYPES, NcclLibrary, load, share_a_gpu
 from commbench.errors import UnavailableError
-from commbench.spec import Capabilities, Point, Sweep
+from commbench.spec import ANY_REDUCTION, ANY_TYPE, Capabilities, Point, Sweep
 
 _BOTH = (False, True)
-_ALL = frozenset(DTYPES) - {"uint32", "uint64"}
-_FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 # alltoall in place would need a buffer inside NCCL, which has none (nccl.h).
 CAPABILITIES = Capabilities(
@@ -36,8 +34,8 @@ CAPABILITIES = Capabilities(
         "sendrecv": (False,),
         "p2p": (False,),
     },
-    moves=_ALL,
-    reduces={**dict.fromkeys(("sum", "prod", "min", "max"), _ALL), "avg": _FLOATS},
+    moves=ANY_TYPE,
+    reduces=ANY_REDUCTION,
     devices=("cuda",),
     modes=("pipe", "sync", "graph"),
     caches=("rotated", "hot"),
@@ -70,8 +68,7 @@ class NcclBackend:
         self.wiring = Wiring(self.nccl, self.gpu, queue, loop, at + _PULSE_BYTES // 2)
 
     def shortage(self, point: Point) -> str:
-        need, room = self.layout(point).total, self.gpu.room()
-        return f"needs {need >> 20}M of GPU memory, {room >> 20}M are free" if need > room else ""
+        return self.gpu.shortage(self.layout(point).total)
 
     def reserve(self, points: Sequence[Point]) -> None:
         self.arena.reserve(max((self.layout(point).total for point in points), default=0))

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from commbench.backends import kernels
 from commbench.backends.base import Exchange, World
+from commbench.backends.process import mapped_files
 from commbench.errors import LaunchError, MeasurementError, UnavailableError
 
 DTYPES = {
@@ -92,21 +93,12 @@ def find(asked: str = "") -> str:
 
 def loaded() -> list[str]:
     """Every libnccl in this process, from its memory map."""
-    try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
-    except OSError:
-        return []
-    files = dict.fromkeys(line.split(maxsplit=5)[-1] for line in lines if "/" in line)
-    return [file for file in files if Path(file).name.startswith("libnccl.so")]
+    return [file for file in mapped_files() if Path(file).name.startswith("libnccl.so")]
 
 
 def plugins() -> list[str]:
     """NCCL's plugins in this process: network, tuner, profiler. What is loaded is not thereby used."""
-    try:
-        text = Path("/proc/self/maps").read_text()
-    except OSError:
-        return []
-    return sorted(set(re.findall(r"\S*/libnccl-(?:net|tuner|profiler|env)[^/\s]*", text)))
+    return sorted(Path(file).name for file in mapped_files() if re.search(r"/libnccl-(net|tuner|profiler|env)", file))
 
 
 def _packaged() -> str:
@@ -276,7 +268,7 @@ class NcclLibrary:
         found = {"nccl": f"NCCL {dotted(self.version)}", "nccl_file": self.file}
         found |= facts_of(self.file) if self.file else {}
         if names := plugins():
-            found["nccl_plugins"] = ", ".join(Path(name).name for name in names)
+            found["nccl_plugins"] = ", ".join(names)
         if values := settings():
             found["nccl_conf"] = " ".join(f"{name}={value}" for name, value in sorted(values.items()))
         return found

@@ -86,7 +86,7 @@ class ReadCall:
                     code |= record(stops[i], stream)
         if code:
             raise MeasurementError(f"CUDA driver error {code} in a kernel on {gpu}", "dmesg may hold an Xid of the GPU")
-        gpu.wait(_no_watch)
+        gpu.wait()
         gpu.elapsed(out)
         out /= batch
 
@@ -117,7 +117,3 @@ class ReadCall:
 
     def settle(self) -> None:
         pass
-
-
-def _no_watch() -> None:
-    pass

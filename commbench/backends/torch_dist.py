@@ -14,17 +14,13 @@ from commbench.backends.buffered import BufferedCall
 from commbench.backends.buffers import Arena, Layout, layout_of
 from commbench.backends.torch_collectives import FORMS, Pair, collective
 from commbench.errors import LaunchError, UnavailableError
-from commbench.ops import DTYPES
-from commbench.spec import Capabilities, Point
+from commbench.spec import ANY_REDUCTION, ANY_TYPE, Capabilities, Point
 from commbench.stats import Samples
-
-_ALL = frozenset(DTYPES)
-_FLOATS = frozenset({"float32", "float64", "float16", "bfloat16"})
 
 CAPABILITIES = Capabilities(
     forms=FORMS,
-    moves=_ALL,
-    reduces={**dict.fromkeys(("sum", "prod", "min", "max"), _ALL), "avg": _FLOATS},
+    moves=ANY_TYPE,
+    reduces=ANY_REDUCTION,
 )
 
 _MOST_SLICES = 1024

@@ -26,17 +26,13 @@ from commbench.backends.stream import StreamCall
 from commbench.backends.torch_collectives import FORMS, Body, Pair, collective
 from commbench.backends.torch_dist import start
 from commbench.errors import MeasurementError, UnavailableError
-from commbench.ops import DTYPES
-from commbench.spec import Capabilities, Point, Sweep
+from commbench.spec import ANY_REDUCTION, ANY_TYPE, Capabilities, Point, Sweep
 from commbench.stats import Samples
-
-_ALL = frozenset(DTYPES)
-_FLOATS = frozenset({"float32", "float64", "float16", "bfloat16"})
 
 CAPABILITIES = Capabilities(
     forms=FORMS,
-    moves=_ALL,
-    reduces={**dict.fromkeys(("sum", "prod", "min", "max"), _ALL), "avg": _FLOATS},
+    moves=ANY_TYPE,
+    reduces=ANY_REDUCTION,
     devices=("cuda",),
     modes=("pipe", "sync", "graph"),
     caches=("rotated", "hot"),
@@ -122,8 +118,7 @@ class TorchNcclBackend:
         )
 
     def shortage(self, point: Point) -> str:
-        need, room = self.layout(point).total, self.gpu.room()
-        return f"needs {need >> 20}M of GPU memory, {room >> 20}M are free" if need > room else ""
+        return self.gpu.shortage(self.layout(point).total)
 
     def reserve(self, points: Sequence[Point]) -> None:
         size = max((self.layout(point).total for point in points), default=1)

@@ -9,6 +9,7 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -348,3 +349,13 @@ def test_a_call_that_fails_ends_the_chunk_and_is_told_from_the_driver(
     done = enqueue(program, np.zeros(5), 0, 1, stream.queue(), 0)
     assert (done.failed, done.driver) == (failed, driver)
     assert sum(said[0] == "op" for said in stream.said) == 1
+
+
+@pytest.mark.parametrize("folder", ["new/folder", "file/folder"])
+def test_a_cache_folder_that_is_not_there_or_cannot_be_is_no_reason_to_fail(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: str
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / folder))
+    with kernels._one_compiles():
+        assert (tmp_path / "new/folder").is_dir() == folder.startswith("new")
